@@ -2,8 +2,8 @@
 
 Two records, `Group` and `Completion`, and pure functions: no model, no file, no process group.
 
-    groups         ->  weigh             ->  A and w of each completion:
-      r_ver (P, G) ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
+    groups         ->  weigh             ->  A and w of each completion, group by group:
+      r_ver (1, G) ->  group_advantages  ->  A (1, G)         "Advantage computation", Section 2
       lengths (G,) ->  row_weights       ->  w (G,)           the normaliser of the chosen loss
     hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
     logp, A, w     ->  correct_mismatch, policy_loss  ->  scalar, backward()
@@ -12,8 +12,8 @@ The loss is a weighted sum over response tokens. A row's weight w follows from i
 totals over *all* ranks, so neither the micro-batch size nor the number of ranks changes the
 gradient.
 
-Shapes: P prompts, G completions of one, N response tokens of some rows laid end to end (no
-padding), D hidden size, V vocabulary.
+Shapes: P prompts, G completions of one, B of several, N response tokens of some rows laid end to
+end (no padding), D hidden size, V vocabulary.
 """
 
 import functools
@@ -49,8 +49,7 @@ class Completion:
 
 @dataclass(eq=False)  # two groups of one problem are two groups
 class Group:
-    """A problem q of a step and its completions. The sampler fills in the first part, the student
-    the second."""
+    """A problem q and its completions. The sampler fills in one part, then the student the rest."""
 
     problem: int  # index into the training data
     size: int  # G, the number of completions to draw
@@ -93,7 +92,7 @@ class Group:
         return 0 < self.successes < len(self.completions)
 
 
-# Section 2, for samplers, metrics and tests. Training gets Eq. 2's factor from `group_advantages`.
+# Section 2, for samplers, metrics and tests. Training gets Eq. 2's factor in `weigh`.
 
 
 def zero_variance_probability(p, G: int):
@@ -155,14 +154,15 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
     Floats keep their dtype, integers become float32."""
     if std not in STDS:
         raise ValueError(f"std must be one of {STDS}, got {std!r}")
-    r_P_G = rewards_P_G if rewards_P_G.is_floating_point() else rewards_P_G.float()
-    mean_P_1 = r_P_G.mean(dim=1, keepdim=True)
-    advantage_P_G = r_P_G - mean_P_1
+    if not rewards_P_G.is_floating_point():
+        rewards_P_G = rewards_P_G.float()
+    mean_P_1 = rewards_P_G.mean(dim=1, keepdim=True)
+    advantage_P_G = rewards_P_G - mean_P_1
     if std == "mean":
         advantage_P_G = advantage_P_G / mean_P_1
     elif std != "none":
         correction = 0 if std == "population" else 1
-        std_P_1 = r_P_G.std(dim=1, keepdim=True, correction=correction)
+        std_P_1 = rewards_P_G.std(dim=1, keepdim=True, correction=correction)
         advantage_P_G = advantage_P_G / std_P_1
     dead_P_1 = dead_groups(rewards_P_G)[:, None]
     return advantage_P_G.masked_fill(dead_P_1, 0)
@@ -184,8 +184,9 @@ def weigh(
 ) -> None:
     """Fill in the advantage of each completion of a step, and the weight of its tokens in the loss.
 
-    Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of Â ∇log π, the
-    loss `sum`, has the factor √(p̂(1-p̂)); the default, `grpo`, also divides by lengths.
+    Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), all the same weight. So with
+    the loss `sum` the gradient is √(p̂(1-p̂)) times the mean of -∇log π over right answers minus
+    that over wrong ones. The default, `grpo`, also divides ∇log π of an answer by its length.
     dead_rows, truncated_rows: "out" leaves dead groups, or completions cut at the token limit,
     out of the loss and its denominators."""
     if dead_rows == "out":
@@ -377,9 +378,9 @@ def correct_mismatch(
     """Correct for a generator that is not quite π_old: multiply the advantages, and with them each
     token's objective, by c = π_old / π_generator of the token, or of its whole row (`level`).
 
-    gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. Where c is above
-    `cap` it becomes the cap (`truncate`) or 0 (`mask`). Without a cap, c by sequence makes the
-    expected gradient that of samples from π_old. Returns also statistics, as policy_loss."""
+    gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. `none`: c is 1. Where
+    c is above `cap` it becomes the cap (`truncate`) or 0 (`mask`). Without a cap, c by sequence
+    makes the expected gradient that of samples from π_old. Returns statistics, as policy_loss."""
     stats = {"logp_gap": gap_N.abs().sum()}
     if mismatch == "none":
         return advantage_N, stats
@@ -409,10 +410,10 @@ def policy_loss(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """L = -Σ w min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) + kl_coef · Σ w k3 - entropy_coef · Σ w H.
 
-    ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus.
+    ρ = π_θ / π_old. Where it is 1, as in a step's first update, the clip has no effect, and the
+    gradient of the first sum is -Σ w Â ∇log π_θ. L_DAPO in Section 6 lacks the leading minus.
     k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias; its expected
-    gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the paper maximises it:
-    its Eq. 4 prints +βH, which in a loss would lower it.
+    gradient is that of KL(π_ref ‖ π_θ). H is *subtracted*, to be maximised; Eq. 4 prints +βH.
 
     All tensors are per response token, (N,). Returns the scalar loss and statistics by name, each a
     sum over the N tokens: train.py logs its mean over the step's tokens."""

@@ -1,6 +1,7 @@
 """Problem selection: the utility target, Alg. 1, DAPO's rounds, and the teacher's errors.
 
-To write another sampler, start from `samplers/target.py`; `--sampler FILE.py:CLASS` runs it.
+To write another, extend Sampler (define `propose`), Uniform (draws without replacement), Pooled
+(define `score`) or Goldilocks (change `choose` or `target`); `--sampler FILE.py:CLASS` runs it.
 Shapes: P prompts of a step, K candidates in a prompt's pool.
 
 In a step train.py calls
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Metrics = dict[str, float | None]  # by key of metrics.jsonl
 Choice = tuple[np.ndarray, np.ndarray]  # chosen_P and explored_P, as epsilon_greedy returns them
 MOST_CANDIDATES = 64  # of a pool, with --candidates auto
-GIVEN = ("context", "problems", "teacher", "rng")  # attributes that __init__ gets, not state
+GIVEN = ("context", "problems", "teacher", "rng")  # not kept as they are: of rng, its state is
 
 
 def utility_target(p_hat):
@@ -61,7 +62,7 @@ class Sampler:
     Where there is no teacher rank each student rank runs a replica; all must make the same
     proposals, so all randomness comes from `self.rng`."""
 
-    uses_teacher = False  # True: it runs beside the teacher, with these `more` and `train_on`
+    uses_teacher = False  # True: it runs beside the teacher, with the `more` and `train_on` here
 
     def __init__(self, context: Context):
         config = context.config
@@ -74,12 +75,12 @@ class Sampler:
         self.resample_rounds = config.resample_rounds
 
     def propose(self, P: int) -> list[Group]:
-        """Choose P distinct problems to train on next."""
+        """Choose P distinct problems to try next."""
         raise NotImplementedError
 
     def observe(self, groups: list[Group]) -> None:
-        """Learn from the groups of a round, whose completions are graded. With a teacher and
-        --teacher_lag 1 the next step's `propose` comes before this."""
+        """Learn from the groups of a round, whose completions are graded: the same on all ranks.
+        With a teacher and --teacher_lag 1 the next round's `propose` comes before this."""
 
     def more(self, groups: list[Group]) -> list[Group]:
         """(Section 6) Return another round of new groups, given all groups of the step; [] ends it.
@@ -94,7 +95,8 @@ class Sampler:
 
     def train_on(self, groups: list[Group]) -> list[Group]:
         """(Section 6) Choose the groups that the student is trained on: all of the step, or after
-        resampling P of them, live ones first."""
+        resampling P of them, live ones first. With another `more` or `train_on` a sampler rejects
+        --resample_rounds."""
         if not self.resample_rounds:
             return groups
         live_first = sorted(groups, key=lambda group: not group.live)
@@ -118,7 +120,7 @@ class Sampler:
         for name in state.keys() - {"rng"}:
             setattr(self, name, state[name])
 
-    def untried(self, index_P) -> list[Group]:
+    def new_groups(self, index_P) -> list[Group]:
         """Make a group of each problem, of --group_size completions, without predictions."""
         groups = []
         for index in index_P:
@@ -161,7 +163,7 @@ class Uniform(Sampler):
     def propose(self, P):
         index_P = self.draw(P)
         self.take(index_P)
-        return self.untried(index_P)
+        return self.new_groups(index_P)
 
     def draw(self, k: int) -> np.ndarray:
         """Draw k distinct problems, int64. Raises InputError if fewer than k problems fit."""
@@ -200,7 +202,7 @@ class Uniform(Sampler):
         return drawn
 
     def take(self, index_P) -> None:
-        """Mark one problem, or several, as trained on."""
+        """Mark one problem, or several, as used up in this pass."""
         self.status[index_P] = self.TRAINED
 
     def metrics(self):
@@ -268,7 +270,8 @@ class Pooled(Uniform):
         return super().metrics() | {"candidates": self.K}
 
     def score(self, pool_P_K) -> np.ndarray:
-        """Predict the utility, in [0, 0.5], of each candidate: float64 (P, K)."""
+        """Score each candidate, in [0, 0.5] or it is an InputError: float64 (P, K). The teacher_*
+        metrics take scores as predictions of y."""
         raise NotImplementedError
 
     def choose(self, pool_P_K, utilities_P_K) -> Choice:
@@ -388,9 +391,9 @@ def reward_metrics(groups: list[Group]) -> Metrics:
 
 def teacher_metrics(groups: list[Group]) -> Metrics:
     """(Section 5.4) Compute the mean |f - y|, f from before the outcome: over all groups with a
-    prediction (unseen problems while `passes` is 1), over those that explored, which have no
-    selection bias, and over dead ones. It says nothing where the target is not y. teacher_mu and
-    _sigma are over all candidates."""
+    prediction (unseen problems while `passes` is 1, if none is revisited), over those that
+    explored, which have no selection bias, and over dead ones. It says nothing where the target is
+    not y. teacher_mu and _sigma are over all candidates."""
     predicted = [group for group in groups if not math.isnan(group.utility)]
     explored = [group for group in predicted if group.explored]
     dead = [group for group in predicted if not group.live]

@@ -380,9 +380,10 @@ class TeacherServer:
     resampling for the next round.
 
     lag 1, our reading of App. K.3: it proposes with what it has learned up to step t-1, then learns
-    from step t while the student trains. lag 0: it learns first, as in Alg. 1 and 2, except that
-    all problems of a step are chosen at once. Without teacher ranks the same happens in one
-    process, in the same order."""
+    from step t. lag 0: it learns from step t, then proposes, as in Alg. 1 and 2, except that all
+    problems of a step are chosen at once. Teacher ranks do both while the students train, who wait
+    for proposals alone. Without teacher ranks `answer` does both, in the same order, before the
+    students train, and `latest` hands over the proposals. Other samplers have no lag."""
 
     def __init__(self, sampler, lag: int):
         self.sampler = sampler
@@ -395,7 +396,8 @@ class TeacherServer:
 
         def send(proposals):
             channel.layout.stopping = stop_requested(channel.layout)
-            channel.send(*proposals)
+            groups, metrics = proposals
+            channel.send(groups, metrics)
 
         send(self.latest())
         while True:

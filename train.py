@@ -169,8 +169,8 @@ class Student:
         c = self.config
         sums = Counter()
         for batch in batches:
-            self.layout.reduce_gradients(self.policy, batch.last)
-            logp_N, entropy_N = self.policy(batch, c.temperature)
+            self.layout.set_gradient_sync(self.policy, batch.last)
+            logp_N, entropy_N = self.policy(batch, c.temperature)  # by grpo.token_logprobs
             if first:  # no weight has changed yet: these log-probs are π_old's
                 batch.old_logp_N = logp_N.detach()
                 if self.reference:
@@ -192,7 +192,7 @@ class Student:
                 entropy_N=entropy_N,
                 entropy_coef=c.entropy_coef,
             )
-            (loss * self.layout.n_students).backward()  # FSDP averages over ranks, the loss sums
+            (loss * self.layout.n_students).backward()  # ranks' gradients add up; FSDP averages
             stats |= gap_stats | {"loss": loss, "tokens": torch.tensor(len(logp_N))}
             # The row of an idle batch is filler, which must not enter the statistics.
             sums.update({k: 0.0 if batch.idle else v.item() for k, v in stats.items()})
@@ -284,8 +284,8 @@ def build_layout(config: Config) -> Layout:
 
 
 class TeacherClient(Sampler):
-    """The sampler beside the Teacher, as the students see it ("Student Process (Client)", App.
-    K.3). receive() returns proposals that were made ahead, send(groups) requests the next."""
+    """The students' sampler beside a Teacher ("Student Process (Client)", App. K.3): receive() and
+    send(groups) are messages or, in one process, calls of a TeacherServer, where send learns."""
 
     def __init__(self, config: Config, receive: Callable, send: Callable):
         self.P = config.prompts_per_step

@@ -25,7 +25,8 @@ from plumbing.plugins import check_proposals, has_rounds
 from plumbing.run import checkpoint
 from sampler import Sampler
 
-STATE, TRL_STATE = "sampler.pt", "trainer_state.json"  # the first and last file of a checkpoint
+STATE = "sampler.pt"  # the first file of a checkpoint
+TRL_STATE = "trainer_state.json"  # the last
 
 
 def check_sampler(cls: type[Sampler]) -> None:
@@ -50,14 +51,18 @@ class SampledTrainer(GRPOTrainer):
         if n_rows < self.n:  # TRL would train nothing and report no error
             raise InputError(f"train_dataset has {n_rows} rows, a batch takes {self.n} prompts")
         rows = json.dumps(list(self.train_dataset), default=str)
-        self.facts = {"sampler": type(sampler).__name__, "rows": zlib.crc32(rows.encode())}
+        self.facts = {
+            "sampler": type(sampler).__name__,
+            "rows": zlib.crc32(rows.encode()),
+        }
 
     def train(self, resume_from_checkpoint: bool | str | None = None, **keywords):
         """Train as TRL does. True resumes from the newest complete checkpoint in output_dir, or
         starts anew without one. Raises InputError if another run made it, or if it has finished."""
         folder = resume_from_checkpoint
         if folder is True:
-            folder = latest_checkpoint(Path(self.args.output_dir))
+            output_dir = Path(self.args.output_dir)
+            folder = latest_checkpoint(output_dir)
         if folder:
             self.load_sampler(Path(folder))
         return super().train(folder and str(folder), **keywords)
@@ -69,14 +74,20 @@ class SampledTrainer(GRPOTrainer):
             began = f"began with {saved['facts']}, now {self.facts}"
             raise InputError(f"{folder} is of another run ({began}): use another output_dir")
         state = json.loads((folder / TRL_STATE).read_text())
-        if state["global_step"] >= (max(0, self.args.max_steps) or state["max_steps"]):
+        steps = self.args.max_steps
+        if steps <= 0:  # not given
+            steps = state["max_steps"]
+        if state["global_step"] >= steps:
             raise InputError(f"{folder}: the run has finished")  # TRL would train one step more
         self.sampler.load_state_dict(saved["state"])
 
     def _save_checkpoint(self, model, trial) -> None:
         """Write the sampler's state before TRL's files, of which TRL_STATE is the last."""
         if self.is_world_process_zero():
-            state = {"facts": self.facts, "state": self.sampler.state_dict()}
+            state = {
+                "facts": self.facts,
+                "state": self.sampler.state_dict(),
+            }
             folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / TRL_STATE).unlink(missing_ok=True)
@@ -86,26 +97,37 @@ class SampledTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict]):
         """Replace this process's share of a batch, a row for each completion, by proposals."""
         if self.model.training:  # evaluation has its own prompts
-            self.groups = self.sampler.propose(self.n)
-            check_proposals(self.groups, len(self.train_dataset))
-            sizes = [group.size for group in self.groups]
-            if sizes != [self.num_generations] * self.n:
-                raise InputError(f"the sampler proposes groups of {sizes}, which TRL cannot take")
-            problem_B = [group.problem for group in self.groups for _ in range(group.size)]
+            problem_B = self.propose()
             first = self.accelerator.process_index * len(inputs)
             own_B = problem_B[first : first + len(inputs)]
             inputs = [self.train_dataset[problem] for problem in own_B]
         return super()._generate_and_score_completions(inputs)
 
+    def propose(self) -> list[int]:
+        """Return the problem of each completion of the next batch, of all processes."""
+        self.groups = self.sampler.propose(self.n)
+        check_proposals(self.groups, len(self.train_dataset))
+        G = self.num_generations
+        sizes = [group.size for group in self.groups]
+        if sizes != [G] * self.n:
+            raise InputError(f"the sampler proposes groups of {sizes}, which TRL cannot take")
+        problem_B = []
+        for group in self.groups:
+            problem_B += [group.problem] * G
+        return problem_B
+
     def _calculate_rewards(self, *arguments):
         """Return the rewards of all processes, completions by functions, after the sampler."""
         rewards_B_R = super()._calculate_rewards(*arguments)
         if self.model.training:
-            rewards_P_G = rewards_B_R[:, 0].reshape(len(self.groups), -1).tolist()
-            for group, rewards_G in zip(self.groups, rewards_P_G, strict=True):
+            rewards_P_G = rewards_B_R[:, 0].reshape(len(self.groups), -1)
+            for group, rewards_G in zip(self.groups, rewards_P_G.tolist(), strict=True):
                 if not {*rewards_G} <= {0, 1}:
                     raise InputError(f"problem {group.problem}: rewards {rewards_G}, not 0 or 1")
-                group.completions = [Completion([], [], True, reward=r) for r in rewards_G]
+                group.completions = []
+                for reward in rewards_G:
+                    completion = Completion([], [], finished=True, reward=reward)
+                    group.completions.append(completion)
             self.sampler.observe(self.groups)
         return rewards_B_R
 

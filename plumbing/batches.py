@@ -29,8 +29,8 @@ class Batch:
     target_N: torch.Tensor  # the tokens of the completions
     row_N: torch.Tensor  # the completion that each belongs to
     generator_logp_N: torch.Tensor  # log-probs when the generator drew the tokens
-    advantage_N: torch.Tensor
-    weight_N: torch.Tensor
+    advantage_N: torch.Tensor  # of its completion
+    weight_N: torch.Tensor  # in the loss
     old_logp_N: torch.Tensor | None = None  # by the policy before the step's first update
     ref_logp_N: torch.Tensor | None = None  # by the initial policy
     idle: bool = False  # this rank has no completion, but must take part: its weights are 0
@@ -78,7 +78,7 @@ class Line:
         self.logp_N = []
         self.advantage_N = []
         self.weight_N = []
-        self.B = 0
+        self.rows = 0
 
     def add(self, ids: list[int], first_position: int) -> int:
         """Append tokens; return the place of the last one."""
@@ -95,10 +95,10 @@ class Line:
         self.target_N += completion.ids
         self.logp_N += completion.logps
         n = len(completion.ids)
-        self.row_N += [self.B] * n
+        self.row_N += [self.rows] * n
         self.advantage_N += [completion.advantage] * n
         self.weight_N += [completion.weight] * n
-        self.B += 1
+        self.rows += 1
 
 
 def packed_attention(rows: list[Row], device) -> dict:

@@ -56,7 +56,8 @@ def draw_mean(axes, name: str, curves: pd.DataFrame) -> Line2D:
     """Draw the mean of curves, one a column, where all are known, in the next colour; without a
     curve, skip the colour."""
     between = curves.sort_index().interpolate("index", limit_area="inside")
-    [line] = axes.plot(between.dropna().mean(axis=1), label=name, linewidth=1.8)
+    mean = between.dropna().mean(axis=1)
+    [line] = axes.plot(mean, label=name, linewidth=1.8)
     return line
 
 
@@ -69,26 +70,33 @@ def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> No
         if key != "val_accuracy":
             # s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)
             curves = [curve.ewm(alpha=0.1, adjust=False).mean() for curve in curves]
-        line = draw_mean(axes, f"{name} (runs: {len(runs)})", pd.concat(curves, axis=1))
+        table = pd.concat(curves, axis=1)
+        line = draw_mean(axes, f"{name} (runs: {len(runs)})", table)
+        colour = line.get_color()
         for curve in curves:
-            axes.plot(curve, line.get_linestyle(), color=line.get_color(), alpha=0.35, lw=0.7)
+            axes.plot(curve, line.get_linestyle(), color=colour, alpha=0.35, lw=0.7)
         if key == "val_accuracy":
             spent, p = line.get_data()
-            error = 1.96 * np.sqrt(p * (1 - p) / max(1, runs[0].problems))
-            axes.fill_between(spent, p - error, p + error, color=line.get_color(), alpha=0.1)
+            n = max(1, runs[0].problems)
+            error = 1.96 * np.sqrt(p * (1 - p) / n)
+            axes.fill_between(spent, p - error, p + error, color=colour, alpha=0.1)
             axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 
 @matplotlib.rc_context(LOOK)
 def draw(methods: dict[str, list[Run]], amount: str = "steps", keys=PANELS) -> Figure:
     """Draw those of the panels that have data, three in a row."""
-    known = pd.concat([run.metrics for runs in methods.values() for run in runs]).count()
+    metrics = [run.metrics for runs in methods.values() for run in runs]
+    known = pd.concat(metrics).count()
     keys = [key for key in keys if known.get(key)]
     rows = -(-len(keys) // 3)
-    figure = Figure(figsize=(13.2, 3.4 * rows + 0.2 * len(methods)), layout="constrained")
+    height = 3.4 * rows + 0.2 * len(methods)
+    figure = Figure(figsize=(13.2, height), layout="constrained")
     for place, key in enumerate(keys, 1):
-        draw_panel(figure.add_subplot(rows, 3, place), key, methods, amount)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center")
+        axes = figure.add_subplot(rows, 3, place)
+        draw_panel(axes, key, methods, amount)
+    legend = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*legend, loc="outside upper center")
     return figure
 
 
@@ -97,28 +105,33 @@ def draw_study(rows: pd.DataFrame) -> Figure:
     """Draw the accuracy of a study's arms by completions, a panel a task, from its scores."""
     tasks = rows.task.unique()
     arms = rows.arm.unique()
-    height = 4 + 0.2 * len(arms) / len(tasks)  # with the legend
-    figure = Figure(figsize=(4.4 * len(tasks), height), layout="constrained")
+    columns = len(tasks)
+    legend_lines = len(arms) / columns
+    figure = Figure(figsize=(4.4 * columns, 4 + 0.2 * legend_lines), layout="constrained")
     for place, task in enumerate(tasks, 1):
-        axes = figure.add_subplot(1, len(tasks), place)
+        axes = figure.add_subplot(1, columns, place)
         for arm in arms:
             runs = scores.select(rows, arms=[arm], tasks=[task])
             curves = runs.pivot(index="completions", columns="seed", values="accuracy")
             draw_mean(axes, arm, curves)
         axes.set(title=task, xlabel="completions", ylabel="accuracy, %")
     legend = axes.get_legend_handles_labels()
-    figure.legend(*legend, loc="outside lower center", ncols=len(tasks))
+    figure.legend(*legend, loc="outside lower center", ncols=columns)
     return figure
 
 
 def draw_speed_ups(axes, rows: pd.DataFrame, number: int) -> None:
     """Draw an arm's line, shifted a little by its number modulo 5."""
     colour = COLOURS[number % len(COLOURS)]
-    rows = rows.set_index(expit(logit(rows.base_dead) + 0.06 * (number % 5)))
+    shifted = logit(rows.base_dead) + 0.06 * (number % 5)
+    rows = rows.set_index(expit(shifted))
     value = rows.speed_up_value.replace(0, np.nan)
-    bars = [value - rows.speed_up_low, rows.speed_up_high - value]
+    below = value - rows.speed_up_low
+    above = rows.speed_up_high - value
+    bars = [below, above]
     axes.errorbar(rows.index, value, bars, color=colour, marker="o", label=rows.arm.iloc[0])
-    axes.plot(rows.speed_up_bound[value.isna()], color=colour, **MISSED)
+    missed = rows.speed_up_bound[value.isna()]
+    axes.plot(missed, color=colour, **MISSED)
 
 
 @matplotlib.rc_context(LOOK)
@@ -128,12 +141,14 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")  # read on phones, too
     axes = figure.subplots()
     curve = curve.sort_values("base_dead")
-    for number, (_, rows) in enumerate(curve.groupby("arm", sort=False)):
+    by_arm = curve.groupby("arm", sort=False)
+    for number, (_, rows) in enumerate(by_arm):
         draw_speed_ups(axes, rows, number)
     axes.plot([], [], color=GREY, label="not reached: at most this", **MISSED)
     axes.axhline(1, color=GREY, linewidth=1)
     for number, (label, height) in enumerate(lines.items()):
-        axes.axhline(height, color=GREY, linewidth=1, linestyle=STYLES[number % 3], label=label)
+        style = STYLES[number % 3]
+        axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
     axes.set(
         xscale="logit",
         xticks=curve.base_dead.unique(),
@@ -155,7 +170,8 @@ def main(argv=None) -> None:
     parser.add_argument("--x", choices=AMOUNTS, default="steps", help=help)
     args = parser.parse_args(argv)
     with analysis.one_line("plot"):
-        figure = draw(analysis.load_methods(args.runs), args.x)
+        methods = analysis.load_methods(args.runs)
+        figure = draw(methods, args.x)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(args.out, dpi=150)
         print(args.out)

@@ -16,6 +16,7 @@ from plumbing.data.problems import Problems
 from plumbing.errors import Fault
 from scripts import analysis
 from scripts.runner import Job, Runner
+from scripts.verdict import TEACHER
 
 CURVE = Path(__file__).resolve().parent.parent / "studies/sparsity/summary.csv"
 ARM = "Goldilocks, K=auto"  # of CURVE
@@ -32,10 +33,12 @@ def describe(run: analysis.Run, selections: pd.DataFrame, p: pd.Series, column: 
     parts = [("all", groups)]
     if column:
         names, value_of = Problems(run.config["train_data"], column).categories()
-        parts += groups.groupby([names[value_of[problem]] for problem in selections.chosen])
+        category = [names[value_of[problem]] for problem in selections.chosen]
+        parts += groups.groupby(category)
     lines = []
     for name, part in parts:
-        shares = part.mean().map("{:.1%}".format)
+        means = part.mean()
+        shares = means.map("{:.1%}".format)
         lines.append([name, len(part), *shares])
     size = run.config["group_size"]
     return analysis.table(
@@ -58,17 +61,18 @@ def advice(p: pd.Series) -> str:
     if all_right > 0.5:
         return f"{all_right:.0%} are mastered: harder data first."
     dead = all_wrong + all_right
-    table = pd.read_csv(CURVE)
-    table = table[(table.arm == ARM) & (table.task != "unnamed") & (table.speed_up_value > 0)]
-    distance = (logit(table.base_dead) - logit(np.clip(dead, 1e-4, 1 - 1e-4))).abs()
-    row = table.loc[distance.idxmin()]
+    curve = pd.read_csv(CURVE, index_col="arm").loc[ARM]
+    named = curve[curve.task != "unnamed"]
+    within_0_1 = np.clip(dead, 1e-4, 1 - 1e-4)
+    distance = logit(named.base_dead) - logit(within_0_1)
+    row = named.iloc[distance.abs().argmin()]
     here = f"{dead:.1%} of groups are dead"
     name = "Goldilocks with --candidates auto"
     there = f"in our study of a toy task, where {row.base_dead:.1%} were dead"
     low = row.speed_up_low
     high = row.speed_up_high
-    if low <= 1:
-        found = f"{name} was {low:.2g} to {high:.2g} times as fast {there}"
+    if low <= TEACHER:
+        found = f"{name} was {low:.2g} to {high:.2g} times as fast {there}; its Teacher costs 4/3"
         return f"{here}: little to gain, begin with uniform ({found})."
     needed = f"{1 / high:.2g} to {1 / low:.2g} of uniform's completions"
     return f"{here}: {name} needed {needed} {there}."
@@ -80,23 +84,26 @@ def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
     m = run.metrics[run.metrics.index > 0]
     steps = budget / m.completions.mean()
     evaluations = 1 + steps / eval_every
-    return (steps * m.seconds.median() + evaluations * run.metrics.eval_s.max()) / 60
+    training = steps * m.seconds.median()
+    evaluating = evaluations * run.metrics.eval_s.max()
+    return (training + evaluating) / 60
 
 
 def jobs_of(plan, task: str, problems: int) -> list[Job]:
     """Return the runs of a probe: of the first arm with a Teacher, for its time, and last of the
     baseline, over so many problems."""
-    teacher = next((arm for arm in plan.devices if plan.devices[arm] > 1), plan.baseline)
+    with_teacher = [arm for arm, devices in plan.devices.items() if devices > 1]
     per_step = plan.config(plan.baseline).prompts_per_step
+    steps = dict.fromkeys(with_teacher[:1], TIMED)
+    steps[plan.baseline] = math.ceil(problems / per_step)
     jobs = []
-    steps = {
-        teacher: TIMED,
-        plan.baseline: math.ceil(problems / per_step),
-    }
     for arm, n in steps.items():
-        run = Path(plan.out, "probe", task, arm.replace("/", "-"), "seed0")
-        flags = f"{plan.flags_of(task, arm)} --learning_rate 0 --steps {n} --eval_every {n}"
-        flags += f" --checkpoint_every {n} --keep 1 --out {shlex.quote(str(run))}"
+        name = arm.replace("/", "-")
+        run = Path(plan.out, "probe", task, name, "seed0")
+        out = shlex.quote(str(run))
+        flags = plan.flags_of(task, arm)
+        flags += f" --learning_rate 0 --steps {n} --eval_every {n} --checkpoint_every {n}"
+        flags += f" --keep 1 --out {out}"
         jobs.append(Job(task, arm, 0, run, flags))
     return jobs
 
@@ -117,7 +124,8 @@ def probe(plan, task: str, problems: int, at_a_time: int) -> str:
             plan.config(job.arm).eval_every,
         )
         parts.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
-    column = max((plan.config(arm).column for arm in plan.arms), key=len)
+    columns = [plan.config(arm).column for arm in plan.arms]
+    column = max(columns, key=len)  # any that is given
     selections = analysis.read_table(run.folder / "selections.jsonl", "successes")
     p = selections.successes / selections.completions
     parts += [

@@ -109,10 +109,16 @@ class Runner:
         """Run a job until it has spent its budget, or `end`. Returns whether a process failed."""
         while not job.finished() and time.time() < self.end:
             note(f"starts: {job.run}")
-            if status := self.run_process(job):
-                outcome = "stopped" if status in STOPPED else f"FAILED, see {job.run}.log"
-                note(f"{outcome}: {job.run}")
-                return status not in STOPPED
+            status = self.run_process(job)
+            if status in STOPPED:
+                note(f"stopped: {job.run}")
+                return False
+            if status:
+                log = job.run.with_suffix(".log")
+                text = log.read_text(errors="replace").strip()
+                last_line = text.rpartition("\n")[2]
+                note(f"FAILED, see {log}: {last_line}")
+                return True
         if self.discards and job.finished():
             job.discard()
         return False

@@ -51,9 +51,12 @@ def of_run(run: analysis.Run, cores: float, **key) -> pd.DataFrame:
     evaluations_before = rows.accuracy.notna().cumsum().shift(fill_value=0)
     rows["dead"] = m.zero_variance.groupby(evaluations_before).transform("mean")
     files = sorted(run.config.get("model_files", {}).items())
-    weights = [str(crc32) for name, crc32 in files if name.endswith(("safetensors", "commit"))]
-    rows = rows.dropna(subset="accuracy").reset_index(names="step")
-    return rows.assign(
+    weights = []
+    for name, crc32 in files:
+        if name.endswith(("safetensors", "commit")):
+            weights.append(str(crc32))
+    evaluations = rows.dropna(subset="accuracy").reset_index(names="step")
+    return evaluations.assign(
         **key,
         model_crc32="+".join(weights),
         problems=run.problems,
@@ -64,7 +67,8 @@ def read(path) -> pd.DataFrame:
     """Read a CSV of scores. Raises ValueError where a column is missing, OSError."""
     texts = {"task": str, "arm": str, "model_crc32": str}
     rows = pd.read_csv(path, dtype=texts, usecols=COLUMNS)
-    return rows[COLUMNS].fillna(dict.fromkeys(texts, ""))
+    blanks = dict.fromkeys(texts, "")
+    return rows[COLUMNS].fillna(blanks)
 
 
 def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
@@ -73,7 +77,8 @@ def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
     if not parts:
         raise InputError("no run is finished")
     rows = pd.concat(parts, ignore_index=True)[COLUMNS]
-    models = rows[rows.model_crc32 != ""].groupby(["task", "seed"]).model_crc32.nunique()
+    known = rows[rows.model_crc32 != ""]
+    models = known.groupby(["task", "seed"]).model_crc32.nunique()
     if (models > 1).any():
         task, seed = models.idxmax()
         raise InputError(f"{task} seed {seed}: its runs have different models: choose new seeds")
@@ -88,9 +93,10 @@ def read_curves(runs: pd.DataFrame, at_A, column="accuracy", cost="completions")
     lines = {}
     known = runs.dropna(subset=column).sort_values("completions")
     for seed, run in known.groupby("seed"):
-        level = np.interp(at_A, run[cost], run[column]).mean()
-        is_measured = run[cost].between(first, last).any()
-        lines[seed] = (level, is_measured)
+        spent = run[cost]
+        level_A = np.interp(at_A, spent, run[column])
+        is_measured = spent.between(first, last).any()
+        lines[seed] = (level_A.mean(), is_measured)
     return pd.DataFrame.from_dict(lines, orient="index", columns=["level", "measured"])
 
 
@@ -101,15 +107,20 @@ def gain(arm, base, at_A, cost="completions", ratio=1.0) -> dict:
     base_A = ratio * at_A
     arm_S = read_curves(arm, at_A, cost=cost)
     base_S = read_curves(base, base_A, cost=cost)
-    points = (arm_S.level - base_S.level).mean()
+    difference_S = arm_S.level - base_S.level
     with warnings.catch_warnings(action="ignore"):  # of NaN for one seed, of equal differences
         test = stats.ttest_rel(arm_S.level, base_S.level)
     low, high = test.confidence_interval()
+    points = difference_S.mean()
+    seeds = len(difference_S)
     measured = arm_S.measured.all() and base_S.measured.all()
-    text = f"{points:+.1f}" if measured else f"≈ {points:+.1f}"
-    if len(arm_S) > 1:
+    at = at_A[-1]
+    text = f"{points:+.1f}"
+    if not measured:
+        text = f"≈ {text}"
+    if seeds > 1:
         text += f" ({low:+.1f} to {high:+.1f})"
-    text += f" at {at_A[-1]:,.0f}"
+    text += f" at {at:,.0f}"
     if ratio != 1:
         text += f", baseline {base_A[-1]:,.0f}"
     return {
@@ -117,8 +128,8 @@ def gain(arm, base, at_A, cost="completions", ratio=1.0) -> dict:
         "low": low,
         "high": high,
         "p": test.pvalue,
-        "at": at_A[-1],
-        "seeds": len(arm_S),
+        "at": at,
+        "seeds": seeds,
         "text": text,
     }
 
@@ -126,8 +137,10 @@ def gain(arm, base, at_A, cost="completions", ratio=1.0) -> dict:
 def holm(p: pd.Series) -> pd.Series:
     """Correct p-values for their number by Holm's method."""
     ordered = p.sort_values()
-    larger = ordered * np.arange(len(p), 0, -1)
-    return larger.cummax().clip(upper=1).reindex(p.index)
+    n_left = np.arange(len(p), 0, -1)
+    larger = ordered * n_left
+    corrected = larger.cummax().clip(upper=1)
+    return corrected.reindex(p.index)
 
 
 def bootstrap(statistic: Callable, n: int) -> tuple[float, float, float]:
@@ -136,29 +149,35 @@ def bootstrap(statistic: Callable, n: int) -> tuple[float, float, float]:
     value = statistic(np.arange(n))
     if n == 1 or np.isnan(value):
         return value, np.nan, np.nan
-    draws = np.random.default_rng(0).integers(n, size=(DRAWS, n))
+    rng = np.random.default_rng(0)
+    draws = rng.integers(n, size=(DRAWS, n))
     of_draws = [statistic(draw) for draw in draws]
-    return value, *np.nanquantile(of_draws, [0.025, 0.975])
+    low, high = np.nanquantile(of_draws, [0.025, 0.975])
+    return value, low, high
 
 
 def until(budget: float, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the accuracies of an arm's runs (A, S) at all evaluations up to a budget and there,
     linear between those of a run, by completions and seed."""
     accuracy = runs.pivot(index="completions", columns="seed", values="accuracy")
-    accuracy = accuracy.reindex(accuracy.index.union([budget]))
-    return accuracy.interpolate("index", limit_direction="both").loc[:budget]
+    completions = accuracy.index.union([budget])
+    accuracy = accuracy.reindex(completions)
+    known = accuracy.interpolate("index", limit_direction="both")
+    return known.loc[:budget]
 
 
 def first_reach(accuracy: pd.DataFrame, seeds, level: float) -> float:
     """Return the completions at which the mean curve of some seeds, columns of what `until`
     returns, first reaches a level; infinity if it does not. The curve is made monotone by isotonic
     regression, and is linear between its points."""
-    mean_A = accuracy.to_numpy()[:, seeds].mean(axis=1)
+    accuracy_A_S = accuracy.to_numpy()
+    mean_A = accuracy_A_S[:, seeds].mean(axis=1)
     monotone_A = optimize.isotonic_regression(mean_A).x
     after = np.searchsorted(monotone_A, level - 1e-9)  # of rounding
     if after == len(monotone_A):
         return np.inf
-    points = [max(after - 1, 0), after]
+    before = max(after - 1, 0)
+    points = [before, after]
     return np.interp(level, monotone_A[points], accuracy.index[points])
 
 
@@ -174,11 +193,14 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
 
     def ratio(seeds) -> float:
         level = level_S[seeds].mean()
-        at = first_reach(of_base, seeds, level)
-        return at / first_reach(of_arm, seeds, level) if at else np.nan
+        by_base = first_reach(of_base, seeds, level)
+        by_arm = first_reach(of_arm, seeds, level)
+        return by_base / by_arm if by_base else np.nan
 
-    value, low, high = bootstrap(ratio, len(level_S))
-    bound = first_reach(of_base, slice(None), level_S.mean()) / budget
+    seeds = len(level_S)
+    value, low, high = bootstrap(ratio, seeds)
+    reached = first_reach(of_base, range(seeds), level_S.mean())
+    bound = reached / budget
     text = f"{value:.2g}" if value else f"not reached, < {bound:.2g}"
     if low >= 0:
         text += f" ({low:.2g} to {high:.2g})"
@@ -195,13 +217,15 @@ def describe(runs: pd.DataFrame, at_A) -> dict:
     """Describe an arm at the budget: means over its runs, NaN where not known."""
     budget = at_A[-1]
     within = runs[runs.completions <= budget * (1 + ROUNDING)].dropna(subset="dead")
-    dead_S = [
-        np.average(run.dead, weights=np.diff(run.step, prepend=0))
-        for _, run in within.groupby("seed")
-    ]
-    at_budget = {
-        name: read_curves(runs, [budget], column).level.mean() for name, column in RATIOS.items()
-    }
+    dead_S = []
+    for _, run in within.groupby("seed"):
+        steps = np.diff(run.step, prepend=0)
+        dead = np.average(run.dead, weights=steps)
+        dead_S.append(dead)
+    at_budget = {}
+    for name, column in RATIOS.items():
+        of_runs = read_curves(runs, [budget], column)
+        at_budget[name] = of_runs.level.mean()
     return at_budget | {
         "seeds": runs.seed.nunique(),
         "problems": runs.problems.max(),
@@ -223,14 +247,16 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
     base_spent = base.groupby("seed").completions.max().min()
     matched = min(budget, max(budget, base_spent) / ratio)
     matched_A = at_A * (matched / budget)
+    at_equal_cpu = {"text": "–"}
     both = pd.concat([arm, base])
-    cpu_known = both.cpu_seconds.notna().all()
-    cpu_seconds = both.groupby(["arm", "seed"]).cpu_seconds.max().min()
-    cpu_A = at_A * (cpu_seconds / budget)
+    if both.cpu_seconds.notna().all():
+        cpu_seconds = both.groupby(["arm", "seed"]).cpu_seconds.max().min()
+        cpu_A = at_A * (cpu_seconds / budget)
+        at_equal_cpu = gain(arm, base, cpu_A, "cpu_seconds")
     return {
         "gain": gain(arm, base, at_A),
         "matched": gain(arm, base, matched_A, ratio=ratio),
-        "cpu_seconds": gain(arm, base, cpu_A, "cpu_seconds") if cpu_known else {"text": "–"},
+        "cpu_seconds": at_equal_cpu,
         "speed_up": speed_up(arm, base, at_A),
     }
 
@@ -241,21 +267,21 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
     the `speed_up_…`. budget: in completions. devices: by arm, relative to one without a Teacher.
     places: where curves are read, over the last third of an amount. Raises InputError if there is
     nothing to compare."""
+    twelfths = np.linspace(8, 12, places)
+    at_A = budget * (twelfths / 12)
     spent = rows.groupby(RUN).completions.transform("max")
-    at_A = budget * (np.linspace(8, 12, places) / 12)
+    finished = rows[spent >= SPENT * budget]
     lines = []
-    for task, of_task in rows[spent >= SPENT * budget].groupby("task", sort=False):
+    for task, of_task in finished.groupby("task", sort=False):
         base = of_task[of_task.arm == baseline]
-        of_base = {f"base_{name}": value for name, value in describe(base, at_A).items()}
+        of_base = describe(base, at_A)
         for arm, runs in of_task.groupby("arm", sort=False):
-            ratio = devices.get(arm, 1.0) / devices.get(baseline, 1.0)
-            line = {
-                "task": task,
-                "arm": arm,
-                **describe(runs, at_A),
-                **of_base,
-                **compare(runs[runs.arm != baseline], base, at_A, ratio),
-            }
+            line = {"task": task, "arm": arm, **describe(runs, at_A)}
+            for name, value in of_base.items():
+                line[f"base_{name}"] = value
+            if arm != baseline:
+                ratio = devices.get(arm, 1.0) / devices.get(baseline, 1.0)
+                line |= compare(runs, base, at_A, ratio)
             lines.append(line)
     if not any("gain" in line for line in lines):
         raise InputError(

@@ -92,7 +92,7 @@ class Layout:
             fully_shard(layers[start : start + size], mp_policy=policy, **shared)
         fully_shard(model, mp_policy=policy, **shared)
 
-    def reduce_gradients(self, model: nn.Module, last: bool) -> None:
+    def set_gradient_sync(self, model: nn.Module, last: bool) -> None:
         """Let the next backward of students add up their gradients only if it is the `last` of a
         step: ranks have different numbers of micro-batches."""
         if isinstance(model, FSDPModule):  # not on a single CPU rank

@@ -29,7 +29,7 @@ class Pairs(Sampler):
 
     def propose(self, P):
         self.next += P
-        return self.untried(range(self.next - P, self.next))
+        return self.new_groups(range(self.next - P, self.next))
 
 
 def test_a_sampler_needs_propose_alone():
