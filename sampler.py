@@ -235,14 +235,18 @@ class Pooled(Uniform):
         config = context.config
         self.epsilon = 0.0 if self.best_of_all else config.epsilon
         self.is_auto = config.candidates == "auto"
-        self.K = 8 if self.is_auto else config.candidates
         self.explored = 0.0
         self.live = 0.0
+        self.K = self.fitting_K() if self.is_auto else config.candidates
 
-    def propose(self, P):
+    def candidates(self, P: int) -> np.ndarray:
+        """Draw the candidates of P pools, int64 (P · K,)."""
         if self.is_auto and not self.epsilon:
             raise InputError("--candidates auto learns from groups that explore, so not without ε")
-        pool_P_K = self.draw(P * self.K).reshape(P, self.K)
+        return self.draw(P * self.K)
+
+    def propose(self, P):
+        pool_P_K = self.candidates(P).reshape(P, self.K)
         utilities_P_K = plugins.check_scores(self.score(pool_P_K), pool_P_K.shape)
         if self.best_of_all:
             dealt_P_K = deal(-utilities_P_K, P)
@@ -251,19 +255,22 @@ class Pooled(Uniform):
         return self.select(pool_P_K, utilities_P_K)
 
     def observe(self, groups):
-        """With --candidates auto K = ⌈2/s⌉, at most MOST_CANDIDATES and half of all problems: then
-        a pool has 2 live ones on average. s, the share of live groups, is estimated from those
-        that explored, drawn uniformly: s = (live + 1) / (explored + 4), where both counts decay by
-        0.98 a round. At first s is 1/4 and K 8, the paper's."""
-        if not self.is_auto:
-            return
-        drawn_uniformly = [group for group in groups if group.explored]
-        self.explored = 0.98 * self.explored + len(drawn_uniformly)
-        self.live = 0.98 * self.live + sum(group.live for group in drawn_uniformly)
+        """With --candidates auto count the groups that explored, drawn uniformly, and of these the
+        live ones. Both counts decay by 0.98 a round."""
+        if self.is_auto:
+            drawn_uniformly = [group for group in groups if group.explored]
+            self.explored = 0.98 * self.explored + len(drawn_uniformly)
+            self.live = 0.98 * self.live + sum(group.live for group in drawn_uniformly)
+            self.K = self.fitting_K()
+
+    def fitting_K(self) -> int:
+        """Compute K = ⌈2/s⌉ for a share s of live groups, at most MOST_CANDIDATES and half of all
+        problems: then a pool has 2 live ones on average. s = (live + 1) / (explored + 4), so at
+        first s is 1/4 and K 8, the paper's."""
         s = (self.live + 1) / (self.explored + 4)
         usable = np.count_nonzero(self.status != self.OVERLONG)
         half = max(1, usable // (2 * self.P))
-        self.K = min(math.ceil(2 / s), MOST_CANDIDATES, half)
+        return min(math.ceil(2 / s), MOST_CANDIDATES, half)
 
     def metrics(self):
         """Return `candidates`, K, too."""

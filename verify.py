@@ -12,12 +12,11 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from grading.equality import compare
-from grading.workers import PreparationError, WorkerPool, serve
+from grading.workers import WorkerPool, serve
 from plumbing import plugins
 from plumbing.errors import InputError, escape_output, first_lines
 
@@ -185,15 +184,6 @@ def _prepare(reward: str) -> Callable[..., str]:
     return grade
 
 
-@contextmanager
-def _input_errors():
-    """Raise a worker's PreparationError as InputError."""
-    try:
-        yield
-    except PreparationError as error:
-        raise InputError(str(error)) from error
-
-
 def _check_list(name: str, column, kind: type) -> None:
     """Raise TypeError unless `column` is a sequence of items of this type. A text would be graded
     letter by letter, a dict by its keys, and a generator holds nothing after it was looked at."""
@@ -223,8 +213,7 @@ class Verifier:
         self.valid = Counter()
 
     def __enter__(self) -> "Verifier":
-        with _input_errors():
-            self.pool.start()
+        self.pool.start()
         return self
 
     def __exit__(self, *exception) -> None:
@@ -264,8 +253,7 @@ class Verifier:
             extra | {"completion": text, "gold": gold, "accept_identical": accept_identical}
             for text, gold, extra in zip(completions, golds, extras, strict=True)
         ]
-        with _input_errors():  # a worker that replaces another reads the reward again
-            statuses = self.pool.run(jobs)
+        statuses = self.pool.run(jobs)
         errors = [status for status in statuses if status not in STATUSES]
         if errors:
             raise InputError(errors[0])

@@ -21,7 +21,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig
 
 import train
-from plumbing.command_line import Parser, count, first_line
+from plumbing.command_line import Parser, count
 from plumbing.config import PRESETS
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
@@ -222,7 +222,7 @@ def memory_table(runs: list[list[str]], world: int, cards: list[float]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Print a table of the run with these flags, or tables of the presets in SHAPES."""
-    parser = Parser(description=first_line(__doc__), epilog="Other flags are train.py's.")
+    parser = Parser(__doc__, epilog="Other flags are train.py's.")
     add = parser.add_argument
     add("--ranks", type=count, nargs="+", default=None, help="of the job [1; of presets 8 1]")
     add("--card", type=float, nargs="+", default=CARDS, help="GiB of a GPU")

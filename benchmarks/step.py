@@ -45,7 +45,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
 from benchmarks.memory import GIB, model_config
-from plumbing.command_line import Parser, count, first_line, fraction, natural
+from plumbing.command_line import Parser, count, fraction, natural
 from plumbing.config import ROOT
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
@@ -255,7 +255,7 @@ def measure(config: train.Config, args: Namespace) -> None:
 
 def parser() -> Parser:
     """The command line."""
-    flags = Parser(description=first_line(__doc__), epilog="Other flags are train.py's.")
+    flags = Parser(__doc__, epilog="Other flags are train.py's.")
     add = flags.add_argument
     add("--random_weights", action="store_true", default=False, help="download nothing")
     add("--repeats", type=count, default=10, help="steps measured [10]")

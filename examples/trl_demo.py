@@ -95,7 +95,7 @@ def build_trainer(c: Config, verifier: Verifier, **changes):
     from examples.trl_sampler import SampledTrainer, check_sampler
 
     check_sampler(find_sampler(c.sampler))
-    problems = Problems(c.train_data)
+    problems = Problems(c.train_data, c.column)
     encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
     index_N = list(range(len(problems)))
 
@@ -112,7 +112,7 @@ def build_trainer(c: Config, verifier: Verifier, **changes):
 
 def main(argv: list[str]) -> None:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
-    parser = command_line.Parser(description=command_line.first_line(__doc__))
+    parser = command_line.Parser(__doc__)
     command_line.add_fields(parser, Config, USED)
     with analysis.one_line("trl_demo", ValueError, ImportError):
         given = parser.parse_args(argv)  # rejects flags that this trainer would ignore

@@ -15,8 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from plumbing.errors import InputError
 
 MAX_TIMEOUTS = 4  # second attempts in a call that may time out; then the machine is not the cause
 START_SECONDS = 600  # a worker that takes longer to start, from a slow disk, is an error
@@ -25,14 +27,10 @@ CAUSES = {*DEATHS.values(), "crash"}
 STATM = Path("/proc/self/statm")  # begins with the pages of memory that a process has
 
 
-class PreparationError(ValueError):
-    """prepare() raised a ValueError in a worker; the message is the same."""
-
-
 def serve(prepare: Callable, cpu_seconds: float, memory_bytes: int) -> None:
     """Run a worker: reply to each job with prepare()(**job) until the parent closes the pipe or
-    dies. A ValueError of prepare() is raised in the parent as PreparationError; its memory and time
-    do not count. Where there is no STATM (macOS), memory has no limit, but time has."""
+    dies. A ValueError of prepare() is an InputError in the parent; its memory and time do not
+    count. Where there is no STATM (macOS), memory has no limit, but time has."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     # Slurm sends SIGTERM to every process of a step, while ranks still grade before they save.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -77,26 +75,6 @@ class WorkerError(RuntimeError, OSError):
     """A worker cannot start."""
 
 
-@dataclass(eq=False)
-class Worker:
-    """A process that must send a line before `deadline`: "ready", then the reply to `job`."""
-
-    process: subprocess.Popen
-    deadline: float
-    ready: bool = False
-    job: int | None = None
-
-    @property
-    def idle(self) -> bool:
-        return self.ready and self.job is None
-
-    def kill(self) -> int:
-        """Kill the process, if it still runs, and its children; return its exit status."""
-        with contextlib.suppress(ProcessLookupError, BrokenPipeError), self.process:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.returncode
-
-
 class WorkerPool:
     """`size` workers, each a process of `command`, which calls `serve`. wall_seconds: the longest
     that an attempt at a job may take, for jobs that sleep."""
@@ -104,22 +82,23 @@ class WorkerPool:
     def __init__(self, command: list[str], size: int, wall_seconds: float):
         if size < 1:
             raise ValueError(f"workers {size}: must be at least 1")
-        self.command, self.size, self.wall_seconds = command, size, wall_seconds
-        self.workers: list[Worker] = []
+        self.command = command
+        self.size = size
+        self.wall_seconds = wall_seconds
+        self.idle: list[subprocess.Popen] = []  # newest last
 
     def start(self) -> None:
-        """Wait until all workers are ready, including replacements of dead ones. Raises
-        PreparationError if prepare() fails in a worker, WorkerError if a worker cannot start."""
-        with self._closing_on_error():
-            while len(self.workers) < self.size:
-                self._start_worker()
-            while not all(worker.ready for worker in self.workers):
-                self._wait_for_workers()
+        """Start the workers, and wait until they are ready. Raises InputError if prepare() fails in
+        a worker, WorkerError if a worker cannot start."""
+        with self._closing_on_error(), ThreadPoolExecutor(self.size) as threads:
+            starts = [threads.submit(self._start_worker) for _ in range(self.size)]
+            for start in starts:
+                start.result()
 
     def close(self) -> None:
         """Kill the workers."""
-        while self.workers:
-            self.workers.pop().kill()
+        while self.idle:
+            kill(self.idle.pop())
 
     @contextlib.contextmanager
     def _closing_on_error(self):
@@ -135,72 +114,61 @@ class WorkerPool:
         A job whose worker died is tried once more after all others, alone and in a new worker. If
         MAX_TIMEOUTS jobs time out twice, the others keep their first `timeout`. So n jobs take at
         most n / size + MAX_TIMEOUTS attempts, each with the start of a worker."""
-        if not self.workers:
+        if not self.idle:
             raise RuntimeError("the workers are not running: start them, or use `with`")
         with self._closing_on_error():
-            replies = self._attempt(dict(enumerate(jobs)))
+            with ThreadPoolExecutor(self.size) as threads:  # a worker each
+                replies = list(threads.map(self._attempt, jobs))
             timeouts = 0
-            for job in sorted(job for job in replies if replies[job] in CAUSES):
-                if replies[job] != "timeout" or timeouts < MAX_TIMEOUTS:
-                    self.workers.pop().kill()
-                    self.start()
-                    replies |= self._attempt({job: jobs[job]})
-                    timeouts += replies[job] == "timeout"
-        return [replies[job] for job in range(len(jobs))]
-
-    def _attempt(self, jobs: dict[int, dict]) -> dict[int, str]:
-        """Return the reply to each job, by its number, or its worker's cause of death."""
-        waiting, replies = iter(jobs.items()), {}
-        while len(replies) < len(jobs):
-            idle = [worker for worker in reversed(self.workers) if worker.idle]  # newest first
-            for worker, (number, job) in zip(idle, waiting, strict=False):
-                worker.job, worker.deadline = number, time.monotonic() + self.wall_seconds
-                with contextlib.suppress(BrokenPipeError):  # _wait_for_workers notices the death
-                    worker.process.stdin.write(json.dumps(job, default=str).encode() + b"\n")
-                    worker.process.stdin.flush()
-            replies |= self._wait_for_workers()
+            for number, job in enumerate(jobs):
+                cause = replies[number]
+                if cause in CAUSES and (cause != "timeout" or timeouts < MAX_TIMEOUTS):
+                    kill(self.idle.pop())
+                    self._start_worker()
+                    replies[number] = self._attempt(job)
+                    timeouts += replies[number] == "timeout"
         return replies
 
+    def _attempt(self, job: dict) -> str:
+        """Return the newest idle worker's reply to a job, or its cause of death: then another one
+        is started in its place."""
+        worker = self.idle.pop()
+        with contextlib.suppress(BrokenPipeError):  # it has died, which `read_line` notices
+            worker.stdin.write(json.dumps(job, default=str).encode() + b"\n")
+            worker.stdin.flush()
+        reply = read_line(worker, self.wall_seconds)
+        if reply:
+            self.idle.append(worker)
+            return reply
+        status = kill(worker)
+        self._start_worker()
+        return DEATHS.get(status, "timeout" if reply is None else "crash")
+
     def _start_worker(self) -> None:
-        """Start a worker in a new session, so that Ctrl-C does not reach it."""
+        """Start a worker in a new session, so that Ctrl-C does not reach it. Wait for "ready"."""
         environment = os.environ | {"PYTHONHASHSEED": "0"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        process = subprocess.Popen(self.command, env=environment, start_new_session=True, **pipes)
-        self.workers.append(Worker(process, time.monotonic() + START_SECONDS))
-
-    def _wait_for_workers(self) -> dict[int, str]:
-        """Wait until a worker replies, dies or misses its deadline. Return, for each job that
-        ended, its reply or cause of death."""
-        busy = [worker for worker in self.workers if not worker.idle]
-        seconds = min(worker.deadline for worker in busy) - time.monotonic()
-        pipes = [worker.process.stdout for worker in busy]
-        readable = multiprocessing.connection.wait(pipes, max(0.0, seconds))
-        ended = {}
-        for worker in busy:
-            is_late = time.monotonic() >= worker.deadline
-            pipe = worker.process.stdout
-            if pipe not in readable and not is_late:
-                continue
-            line = pipe.readline() if pipe in readable else b""
-            if not line:
-                ended |= self._replace(worker, is_late)
-            elif worker.ready:
-                ended[worker.job] = line.decode().strip()
-                worker.job = None
-            elif line == b"ready\n":
-                worker.ready = True
-            else:
-                raise PreparationError(line.decode().strip())
-        return ended
-
-    def _replace(self, worker: Worker, is_late: bool) -> dict[int, str]:
-        """Start a worker in place of one that died or is late. Return the cause of death for its
-        job. Raises WorkerError if it had not started."""
-        self.workers.remove(worker)
-        status = worker.kill()
-        if not worker.ready:
+        worker = subprocess.Popen(self.command, env=environment, start_new_session=True, **pipes)
+        line = read_line(worker, START_SECONDS)
+        if line != "ready":
+            status = kill(worker)
+            if line:
+                raise InputError(line)
             raise WorkerError(
                 f"a worker did not start: exit status {status}; it may have printed why"
             )
-        self._start_worker()
-        return {worker.job: DEATHS.get(status, "timeout" if is_late else "crash")}
+        self.idle.append(worker)
+
+
+def read_line(worker: subprocess.Popen, seconds: float) -> str | None:
+    """Return a worker's next line, "" if it has died, None if it takes longer."""
+    if multiprocessing.connection.wait([worker.stdout], seconds):
+        return worker.stdout.readline().decode().strip()
+    return None
+
+
+def kill(worker: subprocess.Popen) -> int:
+    """Kill a worker, if it still runs, and its children; return its exit status."""
+    with contextlib.suppress(ProcessLookupError, BrokenPipeError), worker:
+        os.killpg(worker.pid, signal.SIGKILL)
+    return worker.returncode

@@ -37,17 +37,19 @@ def count_or_auto(text: str) -> int | str:
     return text if text == "auto" else count(text)
 
 
-def first_line(doc: str | None) -> str:
-    """Return the first line of a module's docstring, "" under `python -OO`, which removes it."""
-    return (doc or "").partition("\n")[0]
-
-
 class Parser(argparse.ArgumentParser):
-    """An argparse parser without abbreviated flags that raises ValueError at a bad flag."""
+    """An argparse parser without abbreviated flags that raises ValueError at a bad flag. --help
+    prints a docstring as it is."""
 
-    def __init__(self, **kwargs):
+    def __init__(self, doc: str | None, **kwargs):
         escape_output()  # also that of --help
-        super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **kwargs)
+        super().__init__(
+            description=doc,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
+            **kwargs,
+        )
 
     def error(self, message):
         raise ValueError(f"{message} (see --help)")

@@ -135,7 +135,7 @@ class Config:
 def parse_flags(argv: list[str] | None, description: str | None) -> tuple[Config, Config, set]:
     """Parse train.py's command line: returns the settings, the preset's, and the names of the flags
     that were given. Raises ValueError with one line."""
-    parser = command_line.Parser(description=command_line.first_line(description))
+    parser = command_line.Parser(description)
     command_line.add_fields(parser, Config)
     given = vars(parser.parse_args(argv))
     preset = PRESETS[given.get("preset", Config.preset)]

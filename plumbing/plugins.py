@@ -72,8 +72,10 @@ def sampler_settings(cls, text: str) -> dict[str, float]:
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")
         try:
-            default = signature.parameters[name].default
-            settings[name] = type(default)(value)
+            kind = type(signature.parameters[name].default)
+            if kind not in (int, float):
+                raise KeyError(name)
+            settings[name] = kind(value)
         except (KeyError, ValueError) as error:
             takes = f"settings are keyword arguments of {cls.__name__}{signature}"
             raise InputError(f"--sampler_args {item}: {takes}") from error
@@ -94,11 +96,12 @@ def check_scores(utilities_P_K, shape: tuple[int, int]) -> np.ndarray:
 
 
 def check_proposals(groups: list[Group], n_problems: int) -> None:
-    """Raise InputError unless the groups of a round are new ones of distinct problems."""
+    """Raise InputError unless the groups of a round are new ones of distinct problems, of at least
+    one completion."""
     problems = [group.problem for group in groups]
     are_distinct = len({*problems}) == len(problems)
     are_in_data = all(0 <= problem < n_problems for problem in problems)
-    are_new = not any(group.completions for group in groups)
+    are_new = all(group.size > 0 and not group.completions for group in groups)
     if not (are_distinct and are_in_data and are_new):
         raise InputError(
             f"the sampler proposes problems {problems!r:.200}: must be new groups of distinct "

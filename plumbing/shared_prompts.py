@@ -13,28 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 
-class TakeRows(torch.autograd.Function):
-    """index_select of rows, each at most once. The backward of torch's own adds row by row, because
-    its indices may repeat."""
-
-    @staticmethod
-    def forward(ctx, rows, place):
-        ctx.save_for_backward(place)
-        ctx.size = len(rows)
-        return rows.index_select(0, place)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (place,) = ctx.saved_tensors
-        return put_rows(gradient, place, ctx.size), None
-
-
-def put_rows(rows: torch.Tensor, place: torch.Tensor, size: int) -> torch.Tensor:
-    """Copy rows to `place` in a tensor of `size` rows that is zero elsewhere."""
-    zeros = rows.new_zeros(size, *rows.shape[1:])
-    return zeros.index_put((place,), rows)  # autograd keeps no rows, as it would for index_copy
-
-
 @dataclass
 class Rectangle:
     """Sequences of unlike lengths, end to end in a line, and padded on the right in a rectangle."""
@@ -51,13 +29,15 @@ class Rectangle:
 
     def pad(self, line_N_H_D: torch.Tensor) -> torch.Tensor:
         """Return (rows, H, width, D), zero at the padding."""
-        padded = put_rows(line_N_H_D, self.place_N, self.is_token.numel())
+        zeros = line_N_H_D.new_zeros(self.is_token.numel(), *line_N_H_D.shape[1:])
+        # autograd keeps no rows of it, as it would for index_copy
+        padded = zeros.index_put((self.place_N,), line_N_H_D)
         return padded.unflatten(0, self.is_token.shape).transpose(1, 2)
 
     def unpad(self, rectangle: torch.Tensor) -> torch.Tensor:
         """Return (N, H, D) of a tensor (rows, H, width, D)."""
         padded = rectangle.transpose(1, 2).flatten(0, 1)
-        return TakeRows.apply(padded, self.place_N)
+        return padded.index_select(0, self.place_N)
 
 
 @dataclass

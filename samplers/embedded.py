@@ -31,18 +31,20 @@ class Embedded(Pooled):
 
     def load(self) -> None:
         """Map the embeddings of the training data, float16 (problems, D), into memory. Raises
-        InputError if they are of other data."""
+        InputError if there are none, or they are of other data."""
         config = self.context.config
         data = config.train_data
         path = path_of(data)
-        with safe_open(path, "pt") as file:
-            self._embeddings = file.get_tensor("embeddings").numpy()
-            source = file.metadata()
-        self.model = source["model"]
+        source = {"crc32": ""}
+        if path.exists():
+            with safe_open(path, "pt") as file:
+                self._embeddings = file.get_tensor("embeddings").numpy()
+                source = file.metadata()
         if source["crc32"] != str(file_crc32(Path(data))):
             tokens = config.max_prompt_tokens
             command = f"python -m scripts.embed MODEL --data {data} --max_prompt_tokens {tokens}"
-            raise InputError(f"{path}: {data} has changed since; run {command}")
+            raise InputError(f"{path} is missing, or {data} has changed since: run {command}")
+        self.model = source["model"]
 
     def features(self, index_M) -> np.ndarray:
         """Return (e, 1) of each problem: float64 (M, D + 1)."""

@@ -15,7 +15,7 @@ class Headroom(Goldilocks):
         return utility_target(p_hat) * (1 - p_hat)
 
     def propose(self, P):
-        index_M = self.draw(P * self.K)
+        index_M = self.candidates(P)
         f_M = self.score(index_M)
         # Sorting exponential times of rate f² draws ∝ f² without replacement.
         rate_M = np.maximum(f_M, 1e-6) ** 2

@@ -1,6 +1,7 @@
 """Screens many problems with a few completions each, and continues those whose groups are live."""
 
 from grpo import Group
+from plumbing.errors import InputError
 from sampler import Context, Uniform, join
 
 
@@ -17,6 +18,8 @@ class Speed(Uniform):
         super().__init__(context)
         self.screen = screen
         self.factor = factor
+        if self.G <= screen:
+            raise InputError(f"speed: --group_size must be above its `screen`, {screen}")
 
     def propose(self, P):
         index_M = self.draw(P * self.factor)

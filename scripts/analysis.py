@@ -130,11 +130,11 @@ def load_methods(folders) -> dict[str, list[Run]]:
     return methods
 
 
-def table(title: str, header: list, rows: list[list], note: str = "") -> str:
-    """Format a Markdown table with a heading above it and a note below."""
+def table(title: str, header: list, rows: list[list]) -> str:
+    """Format a Markdown table with a heading above it."""
     lines = [header, ["---"] * len(header), *rows]
     text = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-    return f"## {title}\n\n{text}\n" + (f"\n{note}\n" if note else "")
+    return f"## {title}\n\n{text}\n"
 
 
 def parser(doc: str | None, runs: bool = False, out: str = "") -> argparse.ArgumentParser:

@@ -62,11 +62,10 @@ def main(argv: list[str] | None = None) -> None:
     add("model", help="hub id or directory")
     add("--data", required=True, help="JSONL or Parquet")
     add("--max_prompt_tokens", type=count, default=Config.max_prompt_tokens, help="(%(default)s)")
-    add("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("embed", ValueError, SafetensorError):
-        device = device_type(args.device)
+        device = device_type("auto")
         check_teacher(args.model, args.max_prompt_tokens)
         problems = Problems(args.data)
         texts = [problems.question(i) for i in range(len(problems))]

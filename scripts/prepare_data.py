@@ -19,7 +19,7 @@ import re
 import unicodedata
 from argparse import Namespace
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from sys import intern
@@ -95,15 +95,16 @@ def normalise(text: str) -> str:
     return " ".join(composed.split())
 
 
-def overlap_key(problem: str) -> str:
-    """Return what two spellings of one problem share: letters, digits and signs."""
+def overlap_key(line: str) -> str:
+    """Return what spellings of a row's problem share: letters, digits and signs."""
+    problem = json.loads(line)["problem"]
     return "".join(re.findall(r"\w|[-+*/^=<>%]", normalise(problem)))
 
 
-def load(source: Source, verifier: Verifier, evaluated: Set[str] = frozenset()) -> tuple:
-    """Read the usable rows of a data set, without the problems whose overlap_key is in `evaluated`.
-    Returns them as lines of JSON by the rank of the problem, and the manifest's entry, which counts
-    the rows dropped by reason. --keep_repeats writes the repeated rows that are counted here."""
+def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict]:
+    """Read the usable rows of a data set. Returns them as lines of JSON by the rank of the problem,
+    and the manifest's entry, which counts the rows dropped by reason. --keep_repeats writes the
+    repeated rows that are counted here."""
     if source.files:
         url = locate(source.hub_id)
         rows = read(url, source)
@@ -113,13 +114,11 @@ def load(source: Source, verifier: Verifier, evaluated: Set[str] = frozenset()) 
     usable = []
     dropped = Counter()  # by reason
     for record, reason in rows:
-        problem = record["problem"]
-        if overlap_key(problem) in evaluated:
-            reason = "same_as_evaluation"
         if reason:
             dropped[reason] += 1
             continue
-        rank = hashlib.sha256(f"0\n{normalise(problem)}".encode()).hexdigest()
+        problem = normalise(record["problem"])
+        rank = hashlib.sha256(f"0\n{problem}".encode()).hexdigest()
         line = json.dumps(record, ensure_ascii=False, default=str)
         usable.append((intern(rank), intern(record["expected_answer"]), intern(line)))
     rows_read = len(usable) + dropped.total()
@@ -183,10 +182,25 @@ def load_both(source: Source, held_out: Source | None) -> tuple:
             table, manifest = load(source, verifier)
             return table, table, manifest
         val, validation = load(held_out, verifier)
-        rows = [json.loads(lines[0]) for lines in val.values()]
-        evaluated = {overlap_key(row["problem"]) for row in rows}
-        train, manifest = load(source, verifier, evaluated)
+        train, manifest = load(source, verifier)
     return train, val, manifest | {"validation": validation}
+
+
+def split(train: dict, val: dict, size: int | None) -> tuple[list[str], dict, int]:
+    """Choose the problems to validate on, the first `size` by rank. Returns their lines; the
+    problems of `train`, which may be the same as `val`, that are no validation problems in another
+    spelling; how many are."""
+    chosen = [val[rank][0] for rank in sorted(val)[:size]]
+    evaluated = chosen if val is train else [lines[0] for lines in val.values()]
+    keys = {overlap_key(line) for line in evaluated}
+    kept = {}
+    for rank, lines in train.items():
+        if overlap_key(lines[0]) not in keys:
+            kept[rank] = lines
+    same = len(train) - len(kept)
+    if val is train:
+        same -= len(chosen)
+    return chosen, kept, same
 
 
 def prepare(args: Namespace) -> dict:
@@ -198,10 +212,13 @@ def prepare(args: Namespace) -> dict:
     source, held_out = data_sets(args)
     train, val, manifest = load_both(source, held_out)
     size = args.val_size or (None if held_out else source.val_size)
-    files = {"val": [val.pop(rank)[0] for rank in sorted(val)[:size]]}
+    chosen, kept, same = split(train, val, size)
+    files = {"val": chosen}
+    if same:
+        manifest["dropped_rows"]["same_as_evaluation"] = same
     if source.val_size:
         end = None if args.keep_repeats else 1
-        files["train"] = [line for rank in sorted(train) for line in train[rank][:end]]
+        files["train"] = [line for rank in sorted(kept) for line in kept[rank][:end]]
     manifest |= {f"{name}_rows": len(lines) for name, lines in files.items()}
     if not all(files.values()):
         raise InputError(f"too few usable problems to train and validate on: {manifest}")

@@ -1,11 +1,12 @@
 """Probe before a study: how many groups of the untrained model are dead, how long will a run take?
 
 A probe is a short run of uniform sampling with a learning rate of 0, so all its groups are of the
-untrained model. It is kept in OUT/probe and not repeated.
+untrained model. It is kept in OUT/probe, and repeated only with other flags or data.
 """
 
 import math
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.special import logit
 
 from plumbing.data.problems import Problems
 from plumbing.errors import Fault
+from plumbing.files import file_crc32
 from scripts import analysis
 from scripts.runner import Job, Runner
 from scripts.verdict import TEACHER
@@ -45,7 +47,6 @@ def describe(run: analysis.Run, selections: pd.DataFrame, p: pd.Series, column: 
         f"Probe: {len(p)} training problems × {size} completions, untrained model",
         [column or "problems", "groups", *BINS, "mean p̂"],
         lines,
-        f"Validation accuracy, greedy: {run.accuracy.iloc[0]:.1f}%.",
     )
 
 
@@ -108,10 +109,22 @@ def jobs_of(plan, task: str, problems: int) -> list[Job]:
     return jobs
 
 
+def is_current(job: Job) -> bool:
+    """Whether a probe has finished, with these flags and data."""
+    if not job.finished() or job.other_flags():
+        return False
+    config = analysis.read_config(job.run)
+    data = Path(config["train_data"])
+    return file_crc32(data) == config["train_data_crc32"]
+
+
 def probe(plan, task: str, problems: int, at_a_time: int) -> str:
     """Probe a task of a plan (study.Plan), by category if an arm has --column. Returns the text.
     Raises Fault if a run failed."""
     jobs = jobs_of(plan, task, problems)
+    for job in jobs:
+        if not is_current(job):
+            shutil.rmtree(job.run, ignore_errors=True)
     Runner(jobs, at_a_time, discards=True).run()
     if not all(job.finished() for job in jobs):
         raise Fault(f"the probe failed: see {plan.out}/probe")
@@ -131,6 +144,7 @@ def probe(plan, task: str, problems: int, at_a_time: int) -> str:
     parts += [
         "",
         describe(run, selections, p, column),
+        f"Validation accuracy, greedy: {run.accuracy.iloc[0]:.1f}%.",
         advice(p),
         "",
     ]

@@ -18,7 +18,6 @@ from datetime import datetime
 from pathlib import Path
 
 import train
-from plumbing.errors import InputError
 from plumbing.files import read_lines, write_lines
 
 # train.py's exit status when it stops early. While it starts, the signal ends it.
@@ -60,18 +59,18 @@ class Job:
         steps = settings(self.flags)["steps"]
         done, spent = self.done()
         if spent and done >= steps:
-            steps = done + math.ceil((self.budget - spent) * done / spent)
+            steps = done + max(0, math.ceil((self.budget - spent) * done / spent))
         return steps
 
-    def check(self) -> None:
-        """Raise InputError if the run was made with other flags. The budget decides its steps."""
-        free = {"steps": 0, "out": ""}
-        for process in self.usage():
-            if settings(process["flags"]) | free != settings(self.flags) | free:
-                raise InputError(
-                    f"{self.run} was made with {process['flags']}, but now has {self.flags}: "
-                    "undo the change, or choose another `out`"
-                )
+    def other_flags(self) -> list[str]:
+        """Return the flags of processes that made the run with other settings. A budget decides its
+        steps."""
+        free = {"out": ""}
+        if self.budget:
+            free["steps"] = 0
+        wanted = settings(self.flags) | free
+        flags = [process["flags"] for process in self.usage()]
+        return [made for made in flags if settings(made) | free != wanted]
 
     def discard(self) -> None:
         """Delete all weights of the run, which can then be scored, but not evaluated or resumed."""

@@ -91,7 +91,7 @@ SOURCES = {
         keep="*",
         val_size=480,
     ),
-    "own": Source("", ("*",), gold="expected_answer", keep="*"),  # the format train.py reads
+    "own": Source("", TRAIN, gold="expected_answer", keep="*"),  # the format train.py reads
     "gsm8k-test": Source("openai/gsm8k", **GSM8K_TEST),
     "gsm8k-platinum": Source("madrylab/gsm8k-platinum", **GSM8K_TEST),
     "math500": Source("HuggingFaceH4/MATH-500", keep="level", **TEST),

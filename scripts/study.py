@@ -37,8 +37,7 @@ import shlex
 import signal
 import sys
 import tomllib
-from argparse import RawDescriptionHelpFormatter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import product
@@ -68,8 +67,8 @@ class Arm:
     without a Teacher, if others than by default."""
 
     flags: str
-    seeds: list[int] | None = None
-    devices: float | None = None
+    seeds: list | None = None
+    devices: int | float | None = None
 
 
 @dataclass
@@ -82,9 +81,9 @@ class Plan:
 
     out: str
     flags: str
-    arms: dict[str, Arm]
-    seeds: list[int]
-    budget: float
+    arms: dict
+    seeds: list
+    budget: int | float
     baseline: str = "uniform"
     tasks: dict = field(default_factory=lambda: {"": ""})
     replace: dict = field(default_factory=dict)
@@ -98,19 +97,19 @@ class Plan:
     def read(cls, path: str) -> "Plan":
         """Read a plan. Raises InputError, OSError."""
         try:
-            plan = cls(**tomllib.loads(Path(path).read_text(encoding="utf-8")))
-            plan.arms = {name: Arm(**arm) for name, arm in plan.arms.items()}
+            plan = typed(cls, tomllib.loads(Path(path).read_text(encoding="utf-8")))
+            plan.arms = {name: typed(Arm, arm) for name, arm in plan.arms.items()}
+            arms = {plan.baseline}.union(*plan.replace.values())
+            tasks = {*plan.replace}
             for chosen in filter(None, (plan.test, plan.curve)):
-                if {*chosen} != {"arms", "tasks"}:
-                    raise ValueError(f"{chosen}: must have `arms` and `tasks`")
-                no_arms = {*chosen["arms"]} - {*plan.arms}
-                no_tasks = {*chosen["tasks"]} - {*plan.tasks}
-                if unknown := no_arms | no_tasks:
-                    raise ValueError(f"no arm or task: {sorted(unknown)}")
+                arms |= {*chosen["arms"]}
+                tasks |= {*chosen["tasks"]}
+            if unknown := (arms - {*plan.arms}) | (tasks - {*plan.tasks}):
+                raise ValueError(f"no arm or task: {sorted(unknown)}")
+        except KeyError as error:
+            raise InputError(f"{path}: `test` or `curve` without {error}") from error
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
-        if plan.baseline not in plan.arms:
-            raise InputError(f"{path}: baseline {plan.baseline!r} is no arm")
         return plan
 
     def flags_of(self, task: str, arm: str) -> str:
@@ -149,11 +148,22 @@ class Plan:
                 raise InputError(f"{flags}: --lr_schedule {c.lr_schedule}: must be constant")
             if "--steps" not in flags:
                 flags += f" --steps {math.ceil(budget / (c.prompts_per_step * c.group_size))}"
-            for seed in self.arms[name].seeds or self.seeds:
+            for seed in dict.fromkeys(self.arms[name].seeds or self.seeds):
                 run = Path(self.out, task, name.replace("/", "-"), f"seed{seed}")
                 own = f"{flags} --seed {seed} --out {shlex.quote(str(run))}"
                 jobs.append(Job(task, name, seed, run, own, budget))
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
+
+
+def typed(cls: type, table: dict):
+    """Make a Plan or an Arm of a table of TOML. Raises TypeError at a key or a type that it does
+    not have."""
+    made = cls(**table)
+    for key in fields(cls):
+        value = getattr(made, key.name)
+        if not isinstance(value, key.type):
+            raise TypeError(f"{key.name} = {value!r}: must be {key.type}")
+    return made
 
 
 def plan_of_flags(options: "Options", words: list[str]) -> Plan:
@@ -164,6 +174,8 @@ def plan_of_flags(options: "Options", words: list[str]) -> Plan:
         arm = Arm(f"--sampler {shlex.quote(spec)}")
         if arms.setdefault(name, arm) != arm:
             raise InputError(f"--samplers: two are called {name}")
+    if "--sampler" in words:
+        raise InputError("--sampler: name arms by --samplers")
     c = train.parse([*words, "--sampler", "goldilocks"])
     steps = options.steps or c.steps
     return Plan(
@@ -176,12 +188,10 @@ def plan_of_flags(options: "Options", words: list[str]) -> Plan:
 
 
 def score(jobs: list[Job]) -> list[pd.DataFrame]:
-    """Compute the scores of each run. Raises InputError if one was made with other flags than a
-    job's, or runs of a task began from other files."""
+    """Compute the scores of each run. Raises InputError if a task's runs began from other files."""
     first = {}
     parts = []
     for job in jobs:
-        job.check()
         run = analysis.Run.load(job.run)
         used = pd.DataFrame(job.usage())
         cores = used.cpu_seconds.sum() / used.wall_seconds.sum()
@@ -203,8 +213,7 @@ def score(jobs: list[Job]) -> list[pd.DataFrame]:
 
 def time_of_day(text: str) -> float:
     """An argparse type: the next time that a clock shows HH:MM, in seconds since 1970."""
-    clock = datetime.strptime(text, "%H:%M").time()
-    end = datetime.combine(datetime.now(), clock)
+    end = pd.Timestamp(text).to_pydatetime()  # today
     return (end + timedelta(days=end < datetime.now())).timestamp()
 
 
@@ -267,10 +276,9 @@ def arguments(argv: list[str] | None) -> tuple[Options, Plan]:
     words = sys.argv[1:] if argv is None else argv
     has_plan = bool(words) and not words[0].startswith("-")
     parser = command_line.Parser(
+        __doc__,
         usage="study.py [PLAN.toml] [FLAGS]",
-        description=__doc__,
         epilog="Without a plan all other flags are train.py's.",
-        formatter_class=RawDescriptionHelpFormatter,
     )
     command_line.add_fields(parser, Options)
     given, flags = parser.parse_known_args(words[has_plan:])
@@ -282,6 +290,25 @@ def arguments(argv: list[str] | None) -> tuple[Options, Plan]:
     return options, Plan.read(words[0])
 
 
+def run(plan: Plan, jobs: list[Job], options: Options) -> int:
+    """Probe the tasks of which no run is finished, then run the jobs. Returns how many failed."""
+    for task in plan.tasks:
+        finished = [job.finished() for job in jobs if job.task == task]
+        if options.probe or (finished and not any(finished)):
+            print(probe.probe(plan, task, options.problems, options.jobs))
+    if options.probe:
+        return 0
+    runner = Runner(
+        jobs,
+        options.jobs,
+        options.until,
+        options.discard,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, runner.stop)
+    return runner.run()
+
+
 def main(argv=None) -> int:
     """Run the command; return its exit status, 1 if a run failed."""
     with analysis.one_line("study", ValueError):
@@ -289,32 +316,20 @@ def main(argv=None) -> int:
         parts = [scores.read(options.csv)] if options.csv else []
         known = {tuple(run) for rows in parts for run in rows[scores.RUN].to_numpy()}
         jobs = [job for job in plan.jobs() if (job.task, job.arm, job.seed) not in known]
-        failed = 0
-        if not options.report:
-            for task in plan.tasks:
-                finished = [job.finished() for job in jobs if job.task == task]
-                if options.probe or (finished and not any(finished)):
-                    text = probe.probe(
-                        plan,
-                        task,
-                        options.problems,
-                        options.jobs,
-                    )
-                    print(text)
-            if options.probe:
-                return 0
-            runner = Runner(
-                jobs,
-                options.jobs,
-                options.until,
-                options.discard,
-            )
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, runner.stop)
-            failed = runner.run()
+        for job in jobs:
+            if others := job.other_flags():
+                raise InputError(
+                    f"{job.run} was made with {others[0]}, but now has {job.flags}: undo the "
+                    "change, choose another `out`, or delete it"
+                )
+        failed = 0 if options.report else run(plan, jobs, options)
+        if options.probe:
+            return 0
         done = [job for job in jobs if job.finished()]
         note(f"{len(done)} of {len(jobs)} runs are finished")
         rows = scores.together(parts + score(done))
+        if unknown := {*rows.arm} - {*plan.arms}:
+            raise InputError(f"{options.csv}: no arms of the plan: {sorted(unknown)}")
         print(write_report(rows, plan, Path(options.out or plan.out)), end="")
     return int(failed > 0)
 

@@ -92,28 +92,6 @@ def verdict(arm: dict, baseline: str) -> str:
     )
 
 
-def fit(summary: pd.DataFrame) -> str:
-    """Fit log S = a log r over the arms that make as many steps of the budget as the baseline.
-    Returns a sentence, "" for fewer than three points."""
-    arms = summary[summary.speed_up_bound.notna() & summary.pace.between(0.99, 1.01)]
-    points = arms[(arms.r > 0) & (arms.speed_up_value > 0)]
-    n = len(points)
-    if n < 3:
-        return ""
-    log_r = np.log(points.r.to_numpy())
-    log_S = np.log(points.speed_up_value.to_numpy())
-
-    def exponent(drawn) -> float:
-        return log_r[drawn] @ log_S[drawn] / (log_r[drawn] @ log_r[drawn])
-
-    a, low, high = scores.bootstrap(exponent, n)
-    return (
-        f"log S = a log r: a = {a:.2f} ({low:.2f} to {high:.2f}, points drawn) "
-        f"over {n} points, {len(arms) - n} without S or r left out. 1/2: fewer "
-        "dead groups act as a larger batch. 1: learning follows the number of live groups."
-    )
-
-
 def tested(summary: pd.DataFrame, arms: list[str], tasks: list[str]) -> str:
     """Correct the p-values of compute-matched gains, of some arms on some tasks, for their number.
     Returns a sentence."""
@@ -136,7 +114,7 @@ def sentences(summary: pd.DataFrame, baseline: str, test: dict | None = None) ->
             lines.append(prefix + verdict(arm, baseline))
     if test:
         lines.append(tested(summary, **test))
-    return [line for line in (*lines, fit(summary)) if line]
+    return lines
 
 
 def tables(summary: pd.DataFrame) -> list[tuple]:

@@ -152,13 +152,17 @@ def test_candidates_auto_by_hand():
         sampler.observe([*(solved(i, right) for i in range(explored)), chosen])
     assert sizes == [8, 16, 5, 16]
     assert sampler.metrics()["candidates"] == 16
+    assert make("goldilocks", 20, candidates="auto", epsilon=0.5).K == 5
 
 
 @every_sampler
-def test_candidates_auto_needs_groups_that_explore(name, make_any):
+@pytest.mark.parametrize("epsilon", [0.0, 0.5])
+def test_candidates_auto_needs_groups_that_explore(name, epsilon, make_any):
     """K would stay at 8 in silence. Samplers without pools ignore it."""
-    sampler = make_any(name, candidates="auto")
-    if type(sampler).propose == Pooled.propose and name not in EXPLORING:
+    sampler = make_any(name, candidates="auto", epsilon=epsilon)
+    has_pools = isinstance(sampler, Pooled) and name != "knapsack"
+    explores = epsilon and name in EXPLORING
+    if has_pools and not explores:
         with rejected("--candidates auto learns from groups that explore"):
             sampler.propose(5)
     else:
@@ -293,16 +297,25 @@ def test_embedded_by_hand(window, tmp_path):
 
 
 def test_embeddings_of_another_model_or_other_data_are_rejected(tmp_path):
+    config = {"train_data": tmp_path / "train.jsonl", "max_prompt_tokens": 9}
+    config["train_data"].write_text("data")
+    with rejected("train.embeddings.safetensors is missing"):
+        make("embedded", 4, **config)
     config = embedded(tmp_path, torch.eye(4))
     sampler = make("embedded", 4, **config)
     with rejected("of M, those of the checkpoint of another"):
         sampler.load_state_dict(sampler.state_dict() | {"model": "another"})
     config["train_data"].write_text("other data")
-    with rejected("train.jsonl has changed since; run python -m scripts.embed MODEL"):
+    with rejected("train.jsonl has changed since: run python -m scripts.embed MODEL"):
         make("embedded", 4, **config)
 
 
 # Samplers with an order, rounds or group sizes of their own
+
+
+def test_speed_needs_larger_groups_than_it_screens():
+    with rejected("--group_size must be above its `screen`, 4"):
+        make("speed", 32, group_size=4)
 
 
 def test_speed_continues_the_first_live_problems_and_trains_on_them_whole():

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from grading.workers import STATM, PreparationError, WorkerPool
+from grading.workers import STATM, WorkerPool
+from plumbing.errors import InputError
 from tests.helpers.models import ROOT
 
 # A worker that executes the code in a job. A job may use 0.2 s of CPU time and 2^27 bytes.
@@ -54,8 +55,7 @@ CAUSES = {
 def test_replies_keep_the_order_of_jobs_and_name_what_workers_died_of():
     with running() as pool:
         assert run(pool, *CAUSES, "pass") == [*CAUSES.values(), "done"]
-        pool.start()
-        assert [worker.ready for worker in pool.workers] == [True, True]
+        assert len(pool.idle) == 2
 
 
 def test_memory_of_prepare_does_not_count_and_prints_are_not_replies():
@@ -87,15 +87,15 @@ def test_second_attempts_come_last_alone_and_end_after_four_timeouts(tmp_path):
 def test_killed_workers_are_replaced():
     """They ignore SIGTERM: Slurm sends it to them too, when their rank is to save and to end."""
     with running() as pool:
-        before = list(pool.workers)
+        before = list(pool.idle)
         for worker in before:
-            os.kill(worker.process.pid, signal.SIGTERM)
+            os.kill(worker.pid, signal.SIGTERM)
         assert run(pool, "pass", "pass") == ["done", "done"]
-        assert pool.workers == before
+        assert {*pool.idle} == {*before}
         for worker in before:
-            os.kill(worker.process.pid, signal.SIGKILL)
+            os.kill(worker.pid, signal.SIGKILL)
         assert run(pool, *["pass"] * 4) == ["done"] * 4
-        assert len(pool.workers) == 2
+        assert len(pool.idle) == 2
 
 
 def test_where_there_is_no_proc_memory_has_no_limit_but_time_has():
@@ -125,5 +125,5 @@ def test_a_pool_that_cannot_start_is_an_error():
         WorkerPool([], 0, 1.0)
     with pytest.raises(RuntimeError, match="a worker did not start: exit status 7"):
         running(1, prepare="sys.exit(7)").__enter__()
-    with pytest.raises(PreparationError, match=r"\A--flag x: must be y\Z"):
+    with pytest.raises(InputError, match=r"\A--flag x: must be y\Z"):
         running(1, prepare=r"raise ValueError('--flag x:\nmust be y')").__enter__()

@@ -168,6 +168,7 @@ BAD_PROPOSALS = {  # among 5 problems
     "of an index above 4": [Group(0, 16), Group(5, 16)],
     "that has completions": [solved(4, 3)],
     "of a problem twice": [Group(4, 16), Group(3, 16), Group(4, 8)],
+    "of no completions": [Group(4, 0)],
 }
 
 

@@ -127,6 +127,15 @@ def test_training_problems_that_are_also_validated_on_are_dropped_and_counted(tm
     assert manifest["dropped_rows"] == {"same_as_evaluation": 3}
 
 
+def test_problems_held_out_are_not_trained_on_in_another_spelling(tmp_path):
+    rows = [(f"What is {i} + {i}{end}", str(2 * i)) for i in range(6) for end in ("", "?")]
+    copy = write(tmp_path / "in.jsonl", table(OWN, *rows))
+    manifest, train, val = run(copy, tmp_path / "out", "--val_size 3")
+    held_out = {*answers(val).values()}
+    assert not held_out & {*answers(train).values()}
+    assert len(train) + len(val) + manifest["dropped_rows"]["same_as_evaluation"] == 12
+
+
 def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
     """Training on one of MATH's two splits would silently be another experiment."""
     folder = tmp_path / "MATH"

@@ -5,9 +5,10 @@ import time
 import pandas as pd
 import pytest
 
-from plumbing.errors import InputError
-from scripts import probe, runner, study
+from plumbing.files import write_lines
+from scripts import probe, runner, scores, study
 from scripts.runner import Runner
+from tests.helpers.checks import rejected
 from tests.helpers.files import change
 from tests.helpers.ranks import DEMO
 
@@ -23,7 +24,7 @@ Goldilocks = {flags = "--sampler goldilocks", seeds = [1]}
 # It spends 8 completions a step, and as many more for each of --resample_rounds, and resumes. Under
 # --max_grad_norm 7 it fails, under 8 it waits for SIGTERM, and then exits as train.py does.
 STAND_IN = """
-import json, signal, sys, time
+import json, signal, sys, time, zlib
 from pathlib import Path
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 if flags.get("--max_grad_norm") == "7":
@@ -37,6 +38,7 @@ eval_every = int(flags.get("--eval_every", 10))
 rounds = 1 + int(flags.get("--resample_rounds", 0))
 facts = dict(world_size=1, student_ranks=1, seed=0, group_size=4, steps=steps)
 facts |= dict(model_files={"model.safetensors": 5}, train_data="DATA")
+facts["train_data_crc32"] = zlib.crc32(Path("DATA").read_bytes())
 (out / "config.json").write_text(json.dumps(facts))
 path = out / "metrics.jsonl"
 done = len(path.read_text().splitlines()) if path.exists() else 0
@@ -101,8 +103,10 @@ def test_the_baseline_of_an_arm_with_a_teacher_spends_four_thirds(sampler, unifo
 BAD_PLANS = [
     ("budget = 48", "", "missing 1 required positional argument: 'budget'"),
     ("seeds = [1]", "seed = [1]", "unexpected keyword argument 'seed'"),
-    ("uniform =", "other =", "baseline 'uniform' is no arm"),
-    ("[arms]", "[curve]\ntasks = []\n[arms]", "must have `arms` and `tasks`"),
+    ("seeds = [1, 2]", "seeds = 2", "seeds = 2: must be <class 'list'>"),
+    ("uniform =", "other =", r"no arm or task: \['uniform'\]"),
+    ("[arms]", "[replace.other]\n[arms]", r"no arm or task: \['other'\]"),
+    ("[arms]", "[curve]\ntasks = []\n[arms]", "`test` or `curve` without 'arms'"),
     ("[arms]", "[curve]\ntasks = []\narms = ['other']\n[arms]", r"no arm or task: \['other'\]"),
     ("--preset demo", "--preset demo --lr_schedule linear", "must be constant"),
 ]
@@ -124,15 +128,14 @@ def test_a_run_is_extended_until_its_budget_is_spent(train, tmp_path):
 
 
 def test_a_finished_run_is_not_run_again_and_may_lose_its_weights(train, tmp_path):
-    """It is rejected if the plan's flags have changed since."""
+    """It is known that the plan's flags have changed since."""
     finished = job(tmp_path)
     for _ in range(2):
         Runner([finished], discards=True).run()
         assert len(finished.usage()) == 1
         assert not (finished.run / "student").exists()
-    finished.check()
-    with pytest.raises(InputError, match="was made with"):
-        job(tmp_path, "--sampler goldilocks --epsilon 0.1").check()
+    assert not finished.other_flags()
+    assert job(tmp_path, "--sampler goldilocks --epsilon 0.1").other_flags() == [finished.flags]
 
 
 def test_at_the_deadline_runs_stop_and_can_be_resumed(train, tmp_path):
@@ -142,6 +145,15 @@ def test_at_the_deadline_runs_stop_and_can_be_resumed(train, tmp_path):
     assert process["status"] != 0  # stopped
     assert not jobs[0].finished()
     assert not jobs[1].run.exists()
+
+
+def test_a_run_that_stopped_after_its_last_step_is_asked_for_no_more(tmp_path):
+    """40 completions a step spend more than 48 in 2 steps, of the 6 in its flags."""
+    stopped = job(tmp_path)
+    stopped.run.mkdir(parents=True)
+    rows = [{"step": step, "completions": 40} for step in range(7)]
+    write_lines(stopped.run / "metrics.jsonl", rows)
+    assert stopped.steps() == 6
 
 
 def test_a_run_that_fails_is_counted_and_the_others_go_on(train, tmp_path):
@@ -168,6 +180,8 @@ def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
     assert "one validation problem is 100.0 points: too coarse" in out
     files = {"report.md", "report.html", "figure.png", "scores.csv", "summary.csv"}
     assert files < {path.name for path in (tmp_path / "runs").iterdir()}
+    assert study.main([file, "--probe", "--problems", "6"]) == 0
+    assert "Probe: 6 training problems" in capsys.readouterr().out
     (tmp_path / "runs/scores.csv").rename(tmp_path / "scores.csv")
     (tmp_path / "runs").rename(tmp_path / "old")
     study.main([file, "--csv", "scores.csv", "--report"])
@@ -179,7 +193,7 @@ def test_runs_that_began_from_other_files_are_rejected(train, tmp_path):
     Runner(jobs).run()
     assert len(study.score(jobs)) == 3
     change(jobs[0].run / "config.json", val_data_crc32=1)
-    with pytest.raises(InputError, match="differ in val_data_crc32: run one again"):
+    with rejected("differ in val_data_crc32: run one again"):
         study.score(jobs)
 
 
@@ -188,6 +202,18 @@ def test_flags_make_a_plan_with_arms_named_after_their_classes():
     _, made = study.arguments(["--samplers", "sec", "a.py:Mine", *words.split()])
     assert [*made.arms] == ["uniform", "sec", "Mine"]
     assert (made.seeds, made.budget) == ([3, 4], 48)
+    with rejected("--sampler: name arms by --samplers"):
+        study.arguments(["--sampler", "sec"])
+
+
+def test_scores_of_an_arm_that_the_plan_lacks_are_rejected(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = plan(tmp_path, ("Goldilocks =", "SEC =")) and str(tmp_path / "plan.toml")
+    row = dict.fromkeys(scores.COLUMNS, 1) | {"arm": "Goldilocks"}
+    pd.DataFrame([row]).to_csv("scores.csv")
+    with pytest.raises(SystemExit):
+        study.main([file, "--csv", "scores.csv", "--report"])
+    assert "scores.csv: no arms of the plan: ['Goldilocks']" in capsys.readouterr().err
 
 
 TABLE = """task,arm,base_dead,speed_up_value,speed_up_low,speed_up_high
