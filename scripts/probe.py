@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import logit
 
+from plumbing.config import ROOT
 from plumbing.data.problems import Problems
 from plumbing.errors import Fault
 from plumbing.files import file_crc32
@@ -20,7 +21,7 @@ from scripts import analysis
 from scripts.runner import Job, Runner
 from scripts.verdict import TEACHER
 
-CURVE = Path(__file__).resolve().parent.parent / "studies/sparsity/summary.csv"
+CURVE = ROOT / "studies/sparsity/summary.csv"
 ARM = "Goldilocks, K=auto"  # of CURVE
 TIMED = 3  # steps of a run that only measures time
 EDGES = [0, 1e-9, 0.25, 0.5, 0.75, 1, 2]  # of p̂
@@ -73,10 +74,13 @@ def advice(p: pd.Series) -> str:
     low = row.speed_up_low
     high = row.speed_up_high
     if low <= TEACHER:
-        found = f"{name} was {low:.2g} to {high:.2g} times as fast {there}; its Teacher costs 4/3"
-        return f"{here}: little to gain, begin with uniform ({found})."
-    needed = f"{1 / high:.2g} to {1 / low:.2g} of uniform's completions"
-    return f"{here}: {name} needed {needed} {there}."
+        return (
+            f"{here}: little to gain, begin with uniform ({name} was {low:.2g} to {high:.2g} times "
+            f"as fast {there}; its Teacher costs 4/3)."
+        )
+    least = 1 / high
+    most = 1 / low
+    return f"{here}: {name} needed {least:.2g} to {most:.2g} of uniform's completions {there}."
 
 
 def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:

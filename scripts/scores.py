@@ -47,16 +47,19 @@ def of_run(run: analysis.Run, cores: float, **key) -> pd.DataFrame:
         live=(1 - m.zero_variance) * m.groups,
     )
     steps[steps.index == 0] = 0.0  # step 0 only evaluates
-    rows = steps.cumsum(skipna=False).assign(accuracy=run.accuracy)
-    evaluations_before = rows.accuracy.notna().cumsum().shift(fill_value=0)
-    rows["dead"] = m.zero_variance.groupby(evaluations_before).transform("mean")
+    rows = steps.cumsum(skipna=False)
+    rows["accuracy"] = run.accuracy
+    evaluations = rows.accuracy.notna().cumsum()
+    evaluations_before = evaluations.shift(fill_value=0)
+    since_evaluation = m.zero_variance.groupby(evaluations_before)
+    rows["dead"] = since_evaluation.transform("mean")
     files = sorted(run.config.get("model_files", {}).items())
     weights = []
     for name, crc32 in files:
         if name.endswith(("safetensors", "commit")):
             weights.append(str(crc32))
-    evaluations = rows.dropna(subset="accuracy").reset_index(names="step")
-    return evaluations.assign(
+    known = rows.dropna(subset="accuracy")
+    return known.reset_index(names="step").assign(
         **key,
         model_crc32="+".join(weights),
         problems=run.problems,
@@ -113,10 +116,10 @@ def gain(arm, base, at_A, cost="completions", ratio=1.0) -> dict:
     low, high = test.confidence_interval()
     points = difference_S.mean()
     seeds = len(difference_S)
-    measured = arm_S.measured.all() and base_S.measured.all()
+    both_measured = arm_S.measured & base_S.measured
     at = at_A[-1]
     text = f"{points:+.1f}"
-    if not measured:
+    if not both_measured.all():
         text = f"≈ {text}"
     if seeds > 1:
         text += f" ({low:+.1f} to {high:+.1f})"
@@ -205,7 +208,9 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
     value, low, high = bootstrap(ratio, seeds)
     reached = reached_by_base(range(seeds), level_S.mean())
     bound = reached / budget
-    text = f"{value:.2g}" if value else f"not reached, < {bound:.2g}"
+    text = f"{value:.2g}"
+    if not value:
+        text = f"not reached, < {bound:.2g}"
     if low >= 0:
         text += f" ({low:.2g} to {high:.2g})"
     return {
@@ -220,7 +225,8 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
 def describe(runs: pd.DataFrame, at_A) -> dict:
     """Describe an arm at the budget: means over its runs, NaN where not known."""
     budget = at_A[-1]
-    within = runs[runs.completions <= budget * (1 + ROUNDING)].dropna(subset="dead")
+    is_within = runs.completions <= budget * (1 + ROUNDING)
+    within = runs[is_within].dropna(subset="dead")
     dead_S = []
     for _, run in within.groupby("seed"):
         steps = np.diff(run.step, prepend=0)
@@ -248,13 +254,15 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
     if arm.empty:
         return {}
     budget = at_A[-1]
-    base_spent = base.groupby("seed").completions.max().min()
+    base_by_seed = base.groupby("seed")
+    base_spent = base_by_seed.completions.max().min()
     matched = min(budget, max(budget, base_spent) / ratio)
     matched_A = at_A * (matched / budget)
     at_equal_cpu = {"text": "–"}
     both = pd.concat([arm, base])
     if both.cpu_seconds.notna().all():
-        cpu_seconds = both.groupby(["arm", "seed"]).cpu_seconds.max().min()
+        by_run = both.groupby(["arm", "seed"])
+        cpu_seconds = by_run.cpu_seconds.max().min()
         cpu_A = at_A * (cpu_seconds / budget)
         at_equal_cpu = gain(arm, base, cpu_A, "cpu_seconds")
     return {
@@ -280,7 +288,8 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
         base = of_task[of_task.arm == baseline]
         of_base = describe(base, at_A)
         for arm, runs in of_task.groupby("arm", sort=False):
-            line = {"task": task, "arm": arm, **describe(runs, at_A)}
+            line = describe(runs, at_A)
+            line |= {"task": task, "arm": arm}
             for name, value in of_base.items():
                 line[f"base_{name}"] = value
             if arm != baseline:
@@ -300,4 +309,5 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
 
 def select(rows: pd.DataFrame, arms: list[str], tasks: list[str]) -> pd.DataFrame:
     """Return the rows of these arms and tasks."""
-    return rows[rows.arm.isin(arms) & rows.task.isin(tasks)]
+    of_arms = rows[rows.arm.isin(arms)]
+    return of_arms[of_arms.task.isin(tasks)]

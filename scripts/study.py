@@ -97,14 +97,16 @@ class Plan:
     def read(cls, path: str) -> "Plan":
         """Read a plan. Raises InputError, OSError."""
         try:
-            plan = typed(cls, tomllib.loads(Path(path).read_text(encoding="utf-8")))
+            text = Path(path).read_text(encoding="utf-8")
+            plan = typed(cls, tomllib.loads(text))
             plan.arms = {name: typed(Arm, arm) for name, arm in plan.arms.items()}
             arms = {plan.baseline}.union(*plan.replace.values())
             tasks = {*plan.replace}
             for chosen in filter(None, (plan.test, plan.curve)):
                 arms |= {*chosen["arms"]}
                 tasks |= {*chosen["tasks"]}
-            if unknown := (arms - {*plan.arms}) | (tasks - {*plan.tasks}):
+            unknown = (arms - {*plan.arms}) | (tasks - {*plan.tasks})
+            if unknown:
                 raise ValueError(f"no arm or task: {sorted(unknown)}")
         except KeyError as error:
             raise InputError(f"{path}: `test` or `curve` without {error}") from error
@@ -114,12 +116,15 @@ class Plan:
 
     def flags_of(self, task: str, arm: str) -> str:
         """Return the flags of an arm on a task, for any seed."""
-        own = self.replace.get(task, {}).get(arm, self.arms[arm].flags)
+        replaced = self.replace.get(task, {})
+        own = replaced.get(arm, self.arms[arm].flags)
         return f"{self.flags} {self.tasks[task]} {own}"
 
     def config(self, arm: str) -> Config:
         """Parse the flags of an arm on the first task. Raises ValueError."""
-        return train.parse(shlex.split(self.flags_of(next(iter(self.tasks)), arm)))
+        first = next(iter(self.tasks))
+        flags = self.flags_of(first, arm)
+        return train.parse(shlex.split(flags))
 
     @cached_property
     def devices(self) -> dict[str, float]:
@@ -147,10 +152,12 @@ class Plan:
                 # At equal completions, arms that spend more a step would be at a higher rate.
                 raise InputError(f"{flags}: --lr_schedule {c.lr_schedule}: must be constant")
             if "--steps" not in flags:
-                flags += f" --steps {math.ceil(budget / (c.prompts_per_step * c.group_size))}"
+                per_step = c.prompts_per_step * c.group_size
+                flags += f" --steps {math.ceil(budget / per_step)}"
             for seed in dict.fromkeys(self.arms[name].seeds or self.seeds):
                 run = Path(self.out, task, name.replace("/", "-"), f"seed{seed}")
-                own = f"{flags} --seed {seed} --out {shlex.quote(str(run))}"
+                out = shlex.quote(str(run))
+                own = f"{flags} --seed {seed} --out {out}"
                 jobs.append(Job(task, name, seed, run, own, budget))
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
 
@@ -330,7 +337,8 @@ def main(argv=None) -> int:
         rows = scores.together(parts + score(done))
         if unknown := {*rows.arm} - {*plan.arms}:
             raise InputError(f"{options.csv}: no arms of the plan: {sorted(unknown)}")
-        print(write_report(rows, plan, Path(options.out or plan.out)), end="")
+        folder = Path(options.out or plan.out)
+        print(write_report(rows, plan, folder), end="")
     return int(failed > 0)
 
 

@@ -89,14 +89,9 @@ def test_joined_boxes_of_more_than_2000_characters_are_not_compared(verifier, li
     assert verdict.status == status
 
 
-def test_a_text_instead_of_a_list_of_texts_is_a_type_error(verifier):
-    """Its characters would be graded, each for a completion."""
-    with pytest.raises(TypeError, match="completions are '3': must be a list of str"):
-        verifier.grade("3", ["3"])
-    with pytest.raises(TypeError, match=r"golds are \[3\]: must be a list of str"):
+def test_a_number_instead_of_a_text_is_a_type_error(verifier):
+    with pytest.raises(TypeError, match="3 is no text"):
         verifier.grade(["3"], [3])
-    with pytest.raises(TypeError, match="completions are <generator"):
-        verifier.grade((text for text in ["3"]), ["3"])
 
 
 def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):
