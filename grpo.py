@@ -184,11 +184,11 @@ def weigh(
 ) -> None:
     """Fill in the advantage of each completion of a step, and the weight of its tokens in the loss.
 
-    Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), all the same weight. So with
-    the loss `sum` the gradient is √(p̂(1-p̂)) times the mean of -∇log π over right answers minus
-    that over wrong ones. The default, `grpo`, also divides ∇log π of an answer by its length.
-    dead_rows, truncated_rows: "out" leaves dead groups, or completions cut at the token limit,
-    out of the loss and its denominators."""
+    Eq. 2, with the population std: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)). With
+    the loss `sum`, where all have weight 1/(PG), a group's gradient is √(p̂(1-p̂))/P times the mean
+    of -∇log π over right answers minus that over wrong ones; `grpo` divides by lengths, too.
+    dead_rows "out": dead groups leave the loss and P. truncated_rows "out": completions cut at the
+    token limit have weight 0, and count only in G and in their group's mean and std."""
     if dead_rows == "out":
         groups = [group for group in groups if group.live]
     lengths = []

@@ -150,10 +150,10 @@ def join(groups: list[Group]) -> list[Group]:
 
 class Uniform(Sampler):
     """The baseline: every problem once, in random order. Most samplers extend it. It draws from the
-    problems not trained on in this pass over the data; a new pass begins when fewer are left than a
+    problems not taken in this pass over the data; a new pass begins when fewer are left than a
     draw needs. A prompt found too long is never drawn again."""
 
-    UNSEEN, TRAINED, OVERLONG = range(3)
+    UNSEEN, TAKEN, OVERLONG = range(3)
 
     def __init__(self, context: Context):
         super().__init__(context)
@@ -172,8 +172,8 @@ class Uniform(Sampler):
             drawn = self.first_fitting(self.shuffled(left), k)
             if len(drawn) == k:
                 return np.array(drawn, dtype=np.int64)
-            is_trained = self.status == self.TRAINED
-            self.status[is_trained] = self.UNSEEN
+            is_taken = self.status == self.TAKEN
+            self.status[is_taken] = self.UNSEEN
             self.passes += 1
         raise InputError(
             f"a step draws {k} distinct problems, only {len(drawn)} of {len(self.status)} fit "
@@ -202,13 +202,13 @@ class Uniform(Sampler):
         return drawn
 
     def take(self, index_P) -> None:
-        """Mark one problem, or several, as used up in this pass."""
-        self.status[index_P] = self.TRAINED
+        """Mark one problem, or several, as taken in this pass."""
+        self.status[index_P] = self.TAKEN
 
     def metrics(self):
         """Return `passes` over the data, `coverage` of this pass, number of `overlong` prompts."""
-        unseen, trained, overlong = np.bincount(self.status, minlength=3).tolist()
-        coverage = trained / max(1, unseen + trained)
+        unseen, taken, overlong = np.bincount(self.status, minlength=3).tolist()
+        coverage = taken / max(1, unseen + taken)
         return {"passes": self.passes, "coverage": coverage, "overlong": overlong}
 
 

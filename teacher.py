@@ -376,14 +376,14 @@ def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
 
 class TeacherServer:
     """The sampler beside the teacher, one proposal ahead of the students ("Teacher Process
-    (Server)", App. K.3): the groups of step t request the proposals for step t+1, or with DAPO's
-    resampling for the next round.
+    (Server)", App. K.3): when it gets the groups of step t it chooses those of step t+1, or with
+    DAPO's resampling of the next round.
 
     lag 1, our reading of App. K.3: it proposes with what it has learned up to step t-1, then learns
     from step t. lag 0: it learns from step t, then proposes, as in Alg. 1 and 2, except that all
     problems of a step are chosen at once. Teacher ranks do both while the students train, who wait
-    for proposals alone. Without teacher ranks `answer` does both, in the same order, before the
-    students train, and `latest` hands over the proposals. Other samplers have no lag."""
+    if the proposals are late. Without teacher ranks `answer` does both, in the same order, before
+    the students train, and `latest` hands over the proposals. Other samplers have no lag."""
 
     def __init__(self, sampler, lag: int):
         self.sampler = sampler

@@ -192,7 +192,7 @@ class Student:
                 entropy_N=entropy_N,
                 entropy_coef=c.entropy_coef,
             )
-            (loss * self.layout.n_students).backward()  # ranks' gradients add up; FSDP averages
+            (loss * self.layout.n_students).backward()  # FSDP averages; the loss is ranks' sum
             stats |= gap_stats | {"loss": loss, "tokens": torch.tensor(len(logp_N))}
             # The row of an idle batch is filler, which must not enter the statistics.
             sums.update({k: 0.0 if batch.idle else v.item() for k, v in stats.items()})
@@ -235,7 +235,7 @@ def train_step(
         groups += proposed
         rounds += 1
         with watch("teacher_wait_s"):
-            sampler.observe(proposed)  # steps 5-6 (Alg. 2); teacher ranks do them during step 4
+            sampler.observe(proposed)  # steps 5-6 (Alg. 2), of a Teacher as in `TeacherServer`
             proposed = sampler.more(groups)
     log(step, groups, student.tokenizer.decode)
     with watch("train_s"):

@@ -106,7 +106,7 @@ two groups of a problem are one | grpo.py | grpo::two_groups_of_one_problem
 target p(1-p), not its root | grpo.py | sampler::goldilocks_teaches_the_factor
     else variance**0.5 => else variance
 drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_never_twice
-    self.status[index_P] = self.TRAINED => pass
+    self.status[index_P] = self.TAKEN => pass
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
     rng.random(P) < epsilon => rng.random(P) >= epsilon
 no sampler explores | sampler.py | sampler::goldilocks_explores
