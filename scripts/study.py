@@ -103,13 +103,13 @@ class Plan:
             arms = {plan.baseline}.union(*plan.replace.values())
             tasks = {*plan.replace}
             for chosen in filter(None, (plan.test, plan.curve)):
+                if {*chosen} != {"arms", "tasks"}:
+                    raise ValueError(f"{chosen}: must have `arms` and `tasks`")
                 arms |= {*chosen["arms"]}
                 tasks |= {*chosen["tasks"]}
             unknown = (arms - {*plan.arms}) | (tasks - {*plan.tasks})
             if unknown:
                 raise ValueError(f"no arm or task: {sorted(unknown)}")
-        except KeyError as error:
-            raise InputError(f"{path}: `test` or `curve` without {error}") from error
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         return plan
