@@ -88,10 +88,11 @@ class WorkerPool:
         self.idle: list[subprocess.Popen] = []  # newest last
 
     def start(self) -> None:
-        """Start the workers, and wait until they are ready. Raises InputError if prepare() fails in
-        a worker, WorkerError if a worker cannot start."""
+        """Start the workers that are missing, and wait until they are ready. Raises InputError if
+        prepare() fails in a worker, WorkerError if a worker cannot start."""
+        missing = range(self.size - len(self.idle))
         with self._closing_on_error(), ThreadPoolExecutor(self.size) as threads:
-            starts = [threads.submit(self._start_worker) for _ in range(self.size)]
+            starts = [threads.submit(self._start_worker) for _ in missing]
             for start in starts:
                 start.result()
 

@@ -55,6 +55,7 @@ CAUSES = {
 def test_replies_keep_the_order_of_jobs_and_name_what_workers_died_of():
     with running() as pool:
         assert run(pool, *CAUSES, "pass") == [*CAUSES.values(), "done"]
+        pool.start()  # none is missing
         assert len(pool.idle) == 2
 
 
