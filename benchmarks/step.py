@@ -31,14 +31,13 @@ import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
 import torch
-import torch.distributed as dist
 import transformers
 from tqdm import trange
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -49,7 +48,7 @@ from plumbing.command_line import Parser, count, fraction, natural
 from plumbing.config import ROOT
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
-from plumbing.distributed.shutdown import begin_process
+from plumbing.distributed.shutdown import begin_process, borrowed_process
 from plumbing.errors import InputError
 from scripts import analysis
 from verify import Verdict, Verifier
@@ -117,14 +116,13 @@ def measured_steps(config: train.Config, dead: float | None) -> Iterator[dict]:
     """Take a training step for each row that is requested: its row of metrics.jsonl, with
     tokens_a_second and, on a GPU, peak_gib."""
     layout = train.build_layout(config)
-    with ExitStack() as stack:
-        if dead is None:
-            verifier = Verifier(workers=config.verify_workers, reward=config.reward)
-            stack.enter_context(verifier)  # before CUDA and the process group exist
-        else:
-            verifier = ScriptedVerifier(config, dead)
+    if dead is None:
+        grading = Verifier(workers=config.verify_workers, reward=config.reward)
+    else:
+        grading = nullcontext(ScriptedVerifier(config, dead))
+    # Workers start before CUDA and the process group exist.
+    with borrowed_process(), grading as verifier:
         layout.connect(config.timeout_minutes)
-        stack.callback(dist.destroy_process_group)
         problems = Problems(config.train_data, config.column)
         student = train.Student(config, layout, verifier)
         sampler, _, _ = train.sampler_of_students(config, layout, problems)

@@ -70,8 +70,7 @@ def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> No
         if key != "val_accuracy":
             # s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)
             curves = [curve.ewm(alpha=0.1, adjust=False).mean() for curve in curves]
-        table = pd.concat(curves, axis=1)
-        line = draw_mean(axes, f"{name} (runs: {len(runs)})", table)
+        line = draw_mean(axes, f"{name} (runs: {len(runs)})", pd.concat(curves, axis=1))
         colour = line.get_color()
         for curve in curves:
             axes.plot(curve, line.get_linestyle(), color=colour, alpha=0.35, lw=0.7)
@@ -123,13 +122,14 @@ def draw_study(rows: pd.DataFrame) -> Figure:
 def draw_speed_ups(axes, rows: pd.DataFrame, number: int) -> None:
     """Draw an arm's line, shifted a little by its number modulo 5."""
     colour = COLOURS[number % len(COLOURS)]
+    marker = "osD"[number // len(COLOURS)]
     shifted = logit(rows.base_dead) + 0.06 * (number % 5)
     rows = rows.set_index(expit(shifted))
     value = rows.speed_up_value.replace(0, np.nan)
     below = value - rows.speed_up_low
     above = rows.speed_up_high - value
     bars = [below, above]
-    axes.errorbar(rows.index, value, bars, color=colour, marker="o", label=rows.arm.iloc[0])
+    axes.errorbar(rows.index, value, bars, color=colour, marker=marker, label=rows.arm.iloc[0])
     missed = rows.speed_up_bound[value.isna()]
     axes.plot(missed, color=colour, **MISSED)
 
@@ -140,7 +140,7 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
     baseline's groups that are dead; arms side by side. lines: label -> height."""
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")  # read on phones, too
     axes = figure.subplots()
-    curve = curve.sort_values("base_dead")
+    curve = curve.sort_values("base_dead", kind="stable")
     by_arm = curve.groupby("arm", sort=False)
     for number, (_, rows) in enumerate(by_arm):
         draw_speed_ups(axes, rows, number)
@@ -156,7 +156,7 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
         ylabel="speed-up",
     )
     axes.set_xticks([], minor=True)
-    axes.tick_params(axis="x", labelsize=9)
+    axes.tick_params(axis="x", labelrotation=30)
     axes.xaxis.set_major_formatter(PercentFormatter(1, 1))
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")

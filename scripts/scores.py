@@ -116,10 +116,10 @@ def gain(arm, base, at_A, cost="completions", ratio=1.0) -> dict:
     low, high = test.confidence_interval()
     points = difference_S.mean()
     seeds = len(difference_S)
-    both_measured = arm_S.measured & base_S.measured
+    measured = arm_S.measured & base_S.measured
     at = at_A[-1]
     text = f"{points:+.1f}"
-    if not both_measured.all():
+    if not measured.all():
         text = f"≈ {text}"
     if seeds > 1:
         text += f" ({low:+.1f} to {high:+.1f})"
