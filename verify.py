@@ -237,9 +237,9 @@ class Verifier:
         return valid
 
     def _verdicts(self, completions, golds, extras, accept_identical: bool) -> list[Verdict]:
-        for text in (*completions, *golds):
-            if not isinstance(text, str):  # its worker would crash, which counts as a wrong answer
-                raise TypeError(f"{text!r:.80} is no text")
+        for texts in (completions, golds):  # of a text each letter would be graded
+            if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+                raise TypeError(f"{texts!r:.80}: must be a list of str")
         extras = extras if extras and self.reward else [{}] * len(golds)
         jobs = [
             extra | {"completion": text, "gold": gold, "accept_identical": accept_identical}

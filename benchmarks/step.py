@@ -121,7 +121,7 @@ def measured_steps(config: train.Config, dead: float | None) -> Iterator[dict]:
     else:
         grading = nullcontext(ScriptedVerifier(config, dead))
     # Workers start before CUDA and the process group exist.
-    with borrowed_process(), grading as verifier:
+    with grading as verifier:
         layout.connect(config.timeout_minutes)
         problems = Problems(config.train_data, config.column)
         student = train.Student(config, layout, verifier)
@@ -266,8 +266,8 @@ def parser() -> Parser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    begin_process()
     with (
+        borrowed_process(),
         analysis.one_line("step", ValueError, ImportError, EOFError),
         tempfile.TemporaryDirectory() as out,
     ):

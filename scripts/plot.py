@@ -122,7 +122,7 @@ def draw_study(rows: pd.DataFrame) -> Figure:
 def draw_speed_ups(axes, rows: pd.DataFrame, number: int) -> None:
     """Draw an arm's line, shifted a little by its number modulo 5."""
     colour = COLOURS[number % len(COLOURS)]
-    marker = "osD"[number // len(COLOURS)]
+    marker = "osD"[number // len(COLOURS) % 3]
     shifted = logit(rows.base_dead) + 0.06 * (number % 5)
     rows = rows.set_index(expit(shifted))
     value = rows.speed_up_value.replace(0, np.nan)

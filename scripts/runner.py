@@ -68,9 +68,8 @@ class Job:
         free = {"out": ""}
         if self.budget:
             free["steps"] = 0
-        wanted = settings(self.flags) | free
         flags = [process["flags"] for process in self.usage()]
-        return [made for made in flags if settings(made) | free != wanted]
+        return [made for made in flags if settings(made) | free != settings(self.flags) | free]
 
     def discard(self) -> None:
         """Delete all weights of the run, which can then be scored, but not evaluated or resumed."""
@@ -114,8 +113,7 @@ class Runner:
                 return False
             if status:
                 log = job.run.with_suffix(".log")
-                text = log.read_text(errors="replace").strip()
-                last_line = text.rpartition("\n")[2]
+                last_line = log.read_text(errors="replace").strip().rpartition("\n")[2]
                 note(f"FAILED, see {log}: {last_line}")
                 return True
         if self.discards and job.finished():

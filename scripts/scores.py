@@ -54,10 +54,7 @@ def of_run(run: analysis.Run, cores: float, **key) -> pd.DataFrame:
     since_evaluation = m.zero_variance.groupby(evaluations_before)
     rows["dead"] = since_evaluation.transform("mean")
     files = sorted(run.config.get("model_files", {}).items())
-    weights = []
-    for name, crc32 in files:
-        if name.endswith(("safetensors", "commit")):
-            weights.append(str(crc32))
+    weights = [str(crc32) for name, crc32 in files if name.endswith(("safetensors", "commit"))]
     known = rows.dropna(subset="accuracy")
     return known.reset_index(names="step").assign(
         **key,
@@ -70,8 +67,7 @@ def read(path) -> pd.DataFrame:
     """Read a CSV of scores. Raises ValueError where a column is missing, OSError."""
     texts = {"task": str, "arm": str, "model_crc32": str}
     rows = pd.read_csv(path, dtype=texts, usecols=COLUMNS)
-    blanks = dict.fromkeys(texts, "")
-    return rows[COLUMNS].fillna(blanks)
+    return rows[COLUMNS].fillna(dict.fromkeys(texts, ""))
 
 
 def together(parts: list[pd.DataFrame]) -> pd.DataFrame:

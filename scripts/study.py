@@ -220,7 +220,8 @@ def score(jobs: list[Job]) -> list[pd.DataFrame]:
 
 def time_of_day(text: str) -> float:
     """An argparse type: the next time that a clock shows HH:MM, in seconds since 1970."""
-    end = pd.Timestamp(text).to_pydatetime()  # today
+    clock = datetime.strptime(text, "%H:%M").time()
+    end = datetime.combine(datetime.now(), clock)
     return (end + timedelta(days=end < datetime.now())).timestamp()
 
 

@@ -89,8 +89,11 @@ def test_joined_boxes_of_more_than_2000_characters_are_not_compared(verifier, li
     assert verdict.status == status
 
 
-def test_a_number_instead_of_a_text_is_a_type_error(verifier):
-    with pytest.raises(TypeError, match="3 is no text"):
+def test_a_text_instead_of_a_list_of_texts_is_a_type_error(verifier):
+    """Its characters would be graded, each for a completion."""
+    with pytest.raises(TypeError, match="'3': must be a list of str"):
+        verifier.grade("3", ["3"])
+    with pytest.raises(TypeError, match=r"\[3\]: must be a list of str"):
         verifier.grade(["3"], [3])
 
 
