@@ -16,6 +16,7 @@ from plumbing.distributed.layout import Layout
 from plumbing.files import read_lines
 from rollout import Generator, Policy
 from sampler import utility_target
+from scripts.embed import embed
 from teacher import Teacher
 from tests.helpers.groups import completion
 from tests.helpers.models import ROOT, save_tiny_model
@@ -212,6 +213,11 @@ def test_the_teacher_learns_as_on_the_cpu(layout, mode):
     expected = learn(on_cpu, QUESTIONS)
     assert learn(on_card, QUESTIONS) == pytest.approx(expected, rel=0.2, abs=2e-3)
     assert on_card.predict(QUESTIONS) == pytest.approx(on_cpu.predict(QUESTIONS), abs=0.1)
+
+
+def test_embeddings_are_those_of_the_cpu():
+    on_cpu, on_card = (embed(str(DEMO), QUESTIONS, 64, device) for device in ("cpu", "cuda"))
+    assert on_card.numpy() == pytest.approx(on_cpu.numpy(), abs=1e-2)
 
 
 def test_later_updates_allocate_nothing_new(layout):
