@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from plumbing.config import Config
 from plumbing.distributed.launch import launch
 from plumbing.errors import Fault, InputError
+from plumbing.models import dither
 
 GPU_NODE = Path("/dev/nvidiactl")
 
@@ -81,6 +82,8 @@ class Layout:
         costs host time, and memory for its gradients. Modules in `float32` compute in float32."""
         if dist.get_world_size(self.group) == 1 and self.dtype == torch.float32:
             return  # a GPU's models are always wrapped: that casts their weights
+        if self.dtype == torch.bfloat16:
+            dither(model)
         stacks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
         layers = list(next(stacks))  # the outermost
         size = math.ceil(len(layers) / (units or len(layers)))

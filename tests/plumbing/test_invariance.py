@@ -27,11 +27,12 @@ def close(a, b):
     return (a - b).norm() <= 1e-5 * b.norm()
 
 
-def config_for(folder, **changes):
+def config_for(folder, *switches, **changes):
     flags = {"preset": "demo", "model": folder, "sampler": "uniform", "prompts_per_step": 6}
     flags |= {"group_size": 4, "max_grad_norm": 0, "max_prompt_tokens": 16}
     flags |= {"max_completion_tokens": 16} | changes
-    return train.parse([str(x) for name, value in flags.items() for x in (f"--{name}", value)])
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    return train.parse([*words, *switches])
 
 
 # Of six groups of unlike size; two of them are dead.
@@ -103,16 +104,17 @@ SETTINGS = {
 }
 
 
-def make_student(folder) -> train.Student:
-    layout = train.build_layout(config_for(folder))
+def make_student(folder, *switches, **changes) -> train.Student:
+    config = config_for(folder, *switches, **changes)
+    layout = train.build_layout(config)
     layout.connect(timeout_minutes=5)
-    return train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
+    return train.Student(config, layout, verifier=None)
 
 
 def growth_of_the_generator(folder) -> float:
     """Return by what factor a refresh changes a weight of the generator, after a forward of the
     policy and an update that doubles its weights."""
-    student = make_student(folder)
+    student = make_student(folder, kl_coef=0.1)
     weight = student.generator.lm.model.norm.weight
     before = weight[0].item()
     first = make_groups()[0]
@@ -130,10 +132,24 @@ def test_refresh_copies_the_weights_of_an_update_that_follows_a_forward(tiny_mod
     assert on_ranks(2, tmp_path, growth_of_the_generator, tiny_model) == 2
 
 
+def norms_in_bf16(folder) -> tuple[bool, bool]:
+    """Return whether a norm's weights, all 1 in the file, are 1 in the policy and where bf16
+    computes."""
+    student = make_student(folder, "--bf16")
+    weight = unsharded(student.policy.lm.model.norm.weight)
+    student.generator.refresh(student.policy)
+    return (weight == 1).all().item(), (student.generator.lm.model.norm.weight == 1).all().item()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_weights_that_bf16_can_hold_are_dithered_where_it_computes(ranks, tiny_model, tmp_path):
+    assert on_ranks(ranks, tmp_path, norms_in_bf16, tiny_model) == (False, True)
+
+
 def gradients(folder) -> dict[str, tuple]:
     """Return for each variant its metrics, and the gradient of its last update as one vector; for
     "NaN" the error, and how often the optimizer took a step."""
-    student = make_student(folder)
+    student = make_student(folder, kl_coef=0.1)
     step = student.optimizer.step
     recorded = []
 

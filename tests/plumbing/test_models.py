@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from plumbing.batches import collate
 from plumbing.distributed.shutdown import begin_process
+from plumbing.models import dither
 from rollout import Generator, Policy, check_model
 from teacher import check_teacher
 from tests.helpers.files import change
@@ -179,3 +180,22 @@ def test_weights_stored_in_bf16_are_trained_in_float32(tiny_model, tmp_path):
     loaded = Policy.load(str(tmp_path), CPU).lm
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     assert loaded.config.dtype == torch.float32  # which export writes
+
+
+def test_dithered_weights_round_to_the_stored_ones_and_follow_small_steps():
+    """Around 0.2 bf16's spacing is 2^-10. A tenth of it moves one weight in ten."""
+    stored = torch.full((10_000,), 0.2).bfloat16()
+    step = 0.1 * 2**-10
+    model = torch.nn.ParameterDict({"w": stored.float(), "zero": torch.zeros(9)})
+    assert torch.equal((model["w"] + step).bfloat16(), stored)  # without dither none moves
+    dither(model)
+    assert torch.equal(model["w"].bfloat16(), stored)
+    assert torch.equal(model["zero"], torch.zeros(9))
+    moved = (model["w"] + step).bfloat16() != stored
+    assert moved.float().mean() == pytest.approx(0.1, abs=0.01)
+
+
+def test_weights_that_bf16_cannot_hold_are_not_dithered():
+    model = torch.nn.ParameterDict({"w": torch.tensor([0.2, 0.25])})
+    dither(model)
+    assert torch.equal(model["w"], torch.tensor([0.2, 0.25]))

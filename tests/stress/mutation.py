@@ -161,6 +161,8 @@ the loss of all updates is logged | train.py | update::two_updates_compare_with
     "loss": loss / c.update_iterations, => "loss": loss,
 the last gradient norm is logged | train.py | update::two_updates_compare_with
     sum(norms) / len(norms) => norms[-1]
+bf16 sees no small step | plumbing/distributed/layout.py | invariance::weights_that_bf16_can_hold
+    dither(model) => pass
 weights of an earlier forward | rollout.py | invariance::refresh_copies_the_weights_of_an_update
     module.reshard()  # weights that => pass  # weights that
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
