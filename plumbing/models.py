@@ -166,14 +166,15 @@ def checksum(model: nn.Module) -> int:
 
 @torch.no_grad()
 def dither(model: nn.Module) -> None:
-    """Move each weight that bf16 can hold to a random one of the float32 numbers that round to it.
+    """Spread the weights of each tensor that was stored in bf16 at random over the float32 numbers
+    that round to them.
 
-    What computes in bf16 begins with the stored weights all the same, and an AdamW step then moves
-    its share of them. From where models stored in bf16 begin, none would move before the sum of its
-    steps is half of bf16's spacing: 49 steps of 1e-5 for a weight of 0.2."""
+    bf16 still computes with the stored weights, and follows small steps: one of a tenth of its
+    spacing moves one rounded weight in ten. Without dither none would move before the sum of the
+    steps is half of the spacing: 49 steps of 1e-5 for a weight of 0.2."""
     own = torch.Generator().manual_seed(0)  # of the CPU: the same weights on any device
     for p in model.parameters():
-        if (p == p.bfloat16()).all():
+        if (p == p.bfloat16()).all():  # bf16 can hold it
             shift = torch.empty(p.shape, dtype=torch.int16).random_(-0x7FFF, 0x8000, generator=own)
             bits = p.data.view(torch.int32)
             bits += shift.to(p.device) * (p != 0)  # in bits, nothing lies below 0
