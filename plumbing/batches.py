@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -41,64 +41,48 @@ def collate(rows: list[Row], device, packed: bool = False) -> Batch:
     """Make a Batch of some completions and their prompts. packed: each completion follows a copy of
     its prompt, as flash-attn needs it. A prompt's keys would need a copy for each there, too."""
     prompts_P, prompt_B = distinct([prompt for prompt, _ in rows])
-    line = Line()
-    end_P = [] if packed else [line.add(prompt, 0) for prompt in prompts_P]
-    for p, (prompt, completion) in zip(prompt_B, rows, strict=True):
-        prompt_end = line.add(prompt, 0) if packed else end_P[p]
-        line.add_completion(completion, len(prompt), prompt_end)
+    ids_T, position_T, source_N = lay_out(rows, prompts_P, prompt_B, packed)
+    completions = [completion for _, completion in rows]
+    ids_B = [completion.ids for completion in completions]
+    row_N = [row for row, ids in enumerate(ids_B) for _ in ids]
     if packed:
         attention = packed_attention(rows, device)
     else:
-        ids_B = [completion.ids for _, completion in rows]
         attention = {"shared": SharedPrompts.of(prompts_P, ids_B, prompt_B, device)}
     tensor = partial(torch.tensor, device=device)
     return Batch(
-        ids_1_T=tensor([line.ids_T]),
-        position_1_T=tensor([line.position_T]),
+        ids_1_T=tensor([ids_T]),
+        position_1_T=tensor([position_T]),
         attention=attention,
-        source_N=tensor(line.source_N),
-        target_N=tensor(line.target_N),
-        row_N=tensor(line.row_N),
-        generator_logp_N=tensor(line.logp_N),
-        advantage_N=tensor(line.advantage_N),
-        weight_N=tensor(line.weight_N),
+        source_N=tensor(source_N),
+        target_N=tensor([*chain(*ids_B)]),
+        row_N=tensor(row_N),
+        generator_logp_N=tensor([*chain(*(completion.logps for completion in completions))]),
+        advantage_N=tensor([completions[row].advantage for row in row_N]),
+        weight_N=tensor([completions[row].weight for row in row_N]),
     )
 
 
-class Line:
-    """The tokens T of a micro-batch, end to end, with their positions in their own texts; and the
-    tokens N of its completions, with the place in T of the token before each."""
+def lay_out(rows: list[Row], prompts_P: list, prompt_B: list[int], packed: bool) -> tuple:
+    """Put prompts and completions end to end. Returns all tokens, their positions in their own
+    texts, and for each token of a completion the place of the token before it."""
+    ids_T = []
+    position_T = []
+    source_N = []
 
-    def __init__(self):
-        self.ids_T = []
-        self.position_T = []
-        self.source_N = []
-        self.target_N = []
-        self.row_N = []
-        self.logp_N = []
-        self.advantage_N = []
-        self.weight_N = []
-        self.rows = 0
+    def add(ids: list[int], first_position: int) -> range:
+        """Append tokens; return their places."""
+        start = len(ids_T)
+        ids_T.extend(ids)
+        position_T.extend(range(first_position, first_position + len(ids)))
+        return range(start, len(ids_T))
 
-    def add(self, ids: list[int], first_position: int) -> int:
-        """Append tokens; return the place of the last one."""
-        self.ids_T += ids
-        self.position_T += range(first_position, first_position + len(ids))
-        return len(self.ids_T) - 1
-
-    def add_completion(self, completion: Completion, first_position: int, prompt_end: int) -> None:
-        """Append a completion of the prompt whose last token is at `prompt_end`."""
-        start = len(self.ids_T)
-        last = self.add(completion.ids, first_position)
-        self.source_N.append(prompt_end)
-        self.source_N += range(start, last)
-        self.target_N += completion.ids
-        self.logp_N += completion.logps
-        n = len(completion.ids)
-        self.row_N += [self.rows] * n
-        self.advantage_N += [completion.advantage] * n
-        self.weight_N += [completion.weight] * n
-        self.rows += 1
+    places_P = [] if packed else [add(prompt, 0) for prompt in prompts_P]
+    for p, (prompt, completion) in zip(prompt_B, rows, strict=True):
+        before = add(prompt, 0) if packed else places_P[p]
+        own = add(completion.ids, len(prompt))
+        source_N += [before[-1], *own[:-1]]
+    return ids_T, position_T, source_N
 
 
 def packed_attention(rows: list[Row], device) -> dict:

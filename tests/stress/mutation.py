@@ -46,13 +46,13 @@ k1 KL as a loss | grpo.py | grpo::kl_and_entropy_by_hand
 entropy lowered, not raised | grpo.py | grpo::kl_and_entropy_by_hand
     loss - entropy_coef * => loss + entropy_coef *
 EOS masked | plumbing/batches.py | batches::a_completion_is_predicted_from
-    self.target_N += completion.ids => self.target_N += [*completion.ids[:-1], 0]
+    [*chain(*ids_B)] => [*chain(*([*ids[:-1], 0] for ids in ids_B))]
 it sees later tokens | plumbing/shared_prompts.py | rollout::computing_a_groups_prompt
     torch.ones(T, T, dtype=torch.bool).tril() => torch.ones(T, T, dtype=torch.bool)
 the padding of a prompt is seen | plumbing/shared_prompts.py | batches::a_completion_sees
     prompts.is_token[prompt_B] => torch.ones_like(prompts.is_token)[prompt_B]
 positions of completions begin at 0 | plumbing/batches.py | batches::positions_of_a_completion
-    completion, len(prompt), prompt_end) => completion, 0, prompt_end)
+    add(completion.ids, len(prompt)) => add(completion.ids, 0)
 EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_loop
     Completion(ids[:end], => Completion(ids[: end and end - 1],
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
@@ -168,7 +168,7 @@ weights of an earlier forward | rollout.py | invariance::refresh_copies_the_weig
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * self.layout.n_students).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    weight_N=tensor(line.weight_N) => weight_N=tensor([1 / len(rows)] * len(line.weight_N))
+    [completions[row].weight for => [1 / len(rows) for
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums.update({k: => sums = dict({k:
 a problem of two groups counts twice | train.py | train::the_metrics_of_a_step
