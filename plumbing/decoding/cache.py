@@ -49,12 +49,17 @@ class SlotCache(Cache):
         return layer.keys, layer.values
 
     def inputs(self, dtype: torch.dtype) -> dict:
-        """Make a model's arguments for the next token of each row."""
+        """Make a model's arguments for the next token of each row. The mask, (B, 1, 1, S), is what
+        SDPA adds to the scores of the slots."""
         position_B = self.slot - self.first_B
+        slot_S = torch.arange(self.S, device=self.first_B.device)
+        begun_B_S = slot_S >= self.first_B[:, None]
+        visible_B_S = begun_B_S & (slot_S <= self.slot)
+        mask_B_S = torch.where(visible_B_S, 0.0, -torch.inf)
         return {
             "position_ids": position_B[:, None],
             "past_key_values": self,
-            "attention_mask": mask_slots(self.first_B, self.slot, self.S, dtype),
+            "attention_mask": mask_B_S[:, None, None].to(dtype),
         }
 
 
@@ -67,15 +72,6 @@ def resized(old: torch.Tensor, rows_B: torch.Tensor, used: int, S: int) -> torch
     torch.index_select(source, 0, rows_B, out=target)
     new[:, :, used:] = 0  # uninitialised memory times a masked slot's 0 may be NaN
     return new
-
-
-def mask_slots(first_B: torch.Tensor, slot: torch.Tensor | int, S: int, dtype) -> torch.Tensor:
-    """Return what SDPA adds to the scores of S slots: (B, 1, 1, S)."""
-    slot_S = torch.arange(S, device=first_B.device)
-    begun_B_S = slot_S >= first_B[:, None]
-    visible_B_S = begun_B_S & (slot_S <= slot)
-    mask_B_S = torch.where(visible_B_S, 0.0, -torch.inf)
-    return mask_B_S[:, None, None].to(dtype)
 
 
 def attend_to_slots(
