@@ -89,7 +89,6 @@ class SampledTrainer(GRPOTrainer):
                 "state": self.sampler.state_dict(),
             }
             folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
-            folder.mkdir(parents=True, exist_ok=True)
             (folder / TRL_STATE).unlink(missing_ok=True)
             write_atomic(folder / STATE, checkpoint.pack(state))
         super()._save_checkpoint(model, trial)

@@ -33,7 +33,6 @@ def read_lines(path: Path, torn: bool = False) -> list[dict]:
 
 def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
     """Write rows as JSON lines: append them ("a") or replace the file atomically ("w")."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(plain(row)) + "\n" for row in rows)
     if mode == "w":
         return write_atomic(path, text)
@@ -49,8 +48,8 @@ def plain(value):
 
 def write_atomic(path: Path, data: str | bytes) -> None:
     """Write a file, a text as UTF-8, so that it holds, even after a crash, all of the new data or
-    the previous ones. A link stays, and the file that it names is written. Raises InputError if
-    there is something else than a file."""
+    the previous ones. Makes its folder. A link stays, and the file that it names is written. Raises
+    InputError if there is something else than a file."""
     path = path.resolve()
     temporary = _temporary(path)
     try:
@@ -63,17 +62,17 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 
 def check_writable(path: Path) -> None:
     """Raise InputError or OSError, before the work, if `write_atomic` could not write a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path.resolve())
     temporary.touch()
     temporary.unlink()
 
 
 def _temporary(path: Path) -> Path:
-    """Return a new name beside a file. Raises InputError if there is a directory, device or pipe,
-    which a rename would replace or fail on."""
+    """Return a new name beside a file, whose folder is made. Raises InputError if there is a
+    directory, device or pipe, which a rename would replace or fail on."""
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is no regular file: give the name of a file")
+    path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f"{secrets.token_hex(8)}.tmp")
 
 

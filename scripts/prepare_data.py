@@ -222,7 +222,6 @@ def prepare(args: Namespace) -> dict:
     manifest |= {f"{name}_rows": len(lines) for name, lines in files.items()}
     if not all(files.values()):
         raise InputError(f"too few usable problems to train and validate on: {manifest}")
-    out.mkdir(parents=True)
     for name, lines in files.items():
         write_atomic(out / f"{name}.jsonl", "\n".join([*lines, ""]))
     settings = json.dumps(manifest | {"settings": vars(args)}, indent=1)

@@ -86,7 +86,6 @@ def main(argv=None) -> None:
             health=HEALTH.values(),
             recent=RECENT,
         )
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(args.out, page)
         print(verdict.markdown(findings, tables) + str(args.out))
 

@@ -252,11 +252,10 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
         "scores.csv": rows.round(4).to_csv(index=False),
         "summary.csv": speed_ups.to_csv(index=False),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
-        figure.savefig(folder / f"{name}.png", dpi=150)
     for name, content in files.items():
         write_atomic(folder / name, content)
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png", dpi=150)
     return files["report.md"]
 
 
