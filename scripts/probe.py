@@ -5,7 +5,6 @@ untrained model. It is kept in OUT/probe, and repeated only with other flags or 
 """
 
 import math
-import shlex
 import shutil
 from pathlib import Path
 
@@ -103,13 +102,9 @@ def jobs_of(plan, task: str, problems: int) -> list[Job]:
     steps[plan.baseline] = math.ceil(problems / per_step)
     jobs = []
     for arm, n in steps.items():
-        name = arm.replace("/", "-")
-        run = Path(plan.out, "probe", task, name, "seed0")
-        out = shlex.quote(str(run))
         flags = plan.flags_of(task, arm)
-        flags += f" --learning_rate 0 --steps {n} --eval_every {n} --checkpoint_every {n}"
-        flags += f" --keep 1 --out {out}"
-        jobs.append(Job(task, arm, 0, run, flags))
+        flags += f" --learning_rate 0 --steps {n} --eval_every {n} --checkpoint_every {n} --keep 1"
+        jobs.append(Job(Path(plan.out, "probe"), task, arm, 0, flags))
     return jobs
 
 

@@ -26,15 +26,20 @@ STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Job:
-    """A run: an arm on a task with a seed. flags: of train.py. budget: completions that it is to
-    spend; 0: those of its steps."""
+    """A run, in OUT/TASK/ARM/seedN: an arm on a task with a seed. flags: of train.py, but --out.
+    budget: completions that it is to spend; 0: those of its steps."""
 
+    out: Path
     task: str
     arm: str
     seed: int
-    run: Path
     flags: str
     budget: float = 0.0
+
+    @property
+    def run(self) -> Path:
+        """The run's directory."""
+        return self.out / self.task / self.arm.replace("/", "-") / f"seed{self.seed}"
 
     def usage(self) -> list[dict]:
         """Return the processes of the run; none if it was deleted, to be run again."""
@@ -126,7 +131,7 @@ class Runner:
         if not job.run.exists():
             job.run.with_suffix(".usage.jsonl").unlink(missing_ok=True)
         flags = shlex.split(f"{job.flags} --steps {job.steps()}")
-        line = [sys.executable, train.__file__, *flags]
+        line = [sys.executable, train.__file__, *flags, "--out", str(job.run)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         began = time.time()
         with job.run.with_suffix(".log").open("a") as file:

@@ -155,10 +155,8 @@ class Plan:
                 per_step = c.prompts_per_step * c.group_size
                 flags += f" --steps {math.ceil(budget / per_step)}"
             for seed in dict.fromkeys(self.arms[name].seeds or self.seeds):
-                run = Path(self.out, task, name.replace("/", "-"), f"seed{seed}")
-                out = shlex.quote(str(run))
-                own = f"{flags} --seed {seed} --out {out}"
-                jobs.append(Job(task, name, seed, run, own, budget))
+                own = f"{flags} --seed {seed}"
+                jobs.append(Job(Path(self.out), task, name, seed, own, budget))
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
 
 
