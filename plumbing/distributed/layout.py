@@ -36,7 +36,9 @@ class Layout:
         self.device = torch.device(device_type(config.device))
         if self.device.type == "cuda":  # a student and a teacher may share a GPU
             self.device = torch.device("cuda", self.local_rank % torch.cuda.device_count())
-        self.dtype = compute_dtype(config, self.device)
+        in_bf16 = self.device.type == "cuda" or config.bf16
+        # Of generation, forward and backward; trained weights are float32.
+        self.dtype = torch.bfloat16 if in_bf16 else torch.float32
         self.store: dist.Store | None = None  # where all ranks meet, once connected
         self.stopping = False  # whether this rank has received a signal to stop
 
@@ -174,11 +176,6 @@ def _assert_equal(parts: list[dict]) -> None:
                 raise Fault(
                     f"{name}: ranks {holder} and {rank} differ: {held!r:.60} and {value!r:.60}"
                 )
-
-
-def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
-    """Return the dtype of generation, forward and backward; trained weights are float32."""
-    return torch.bfloat16 if device.type == "cuda" or config.bf16 else torch.float32
 
 
 def device_type(wanted: str) -> str:
