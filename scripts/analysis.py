@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from plumbing.errors import InputError, RunError, escape_output
-from plumbing.files import file_crc32, read_lines
+from plumbing.files import read_lines
 from plumbing.run import facts
 
 AMOUNTS = {  # column of Run.spent -> axis label
@@ -32,13 +32,12 @@ def recorded(config: type, settings: dict):
         raise InputError(f"{settings.get('out', 'the run')} was {reason}") from error
 
 
-def read_table(path: Path, *columns: str) -> pd.DataFrame:
+def read_table(path: Path, column: str) -> pd.DataFrame:
     """Read a JSON-lines file, ignoring an unfinished last line. Raises InputError if a line is
-    damaged, or if no line has one of `columns`."""
+    damaged, or if no line has the column."""
     rows = pd.DataFrame(read_lines(path, torn=True))
-    for name in columns:
-        if name not in rows:
-            raise InputError(f"{path}: no such file, or none of its lines has {name}")
+    if column not in rows:
+        raise InputError(f"{path}: no such file, or none of its lines has {column}")
     return rows
 
 
@@ -48,12 +47,6 @@ def read_config(run_dir: Path) -> dict:
         return json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{run_dir}: not a run directory ({error})") from error
-
-
-def check_unchanged(path, crc32: int | None, remedy: str = "") -> None:
-    """Raise InputError if a file is not the one that the run used, OSError if it is gone."""
-    if file_crc32(Path(path)) != crc32:
-        raise InputError(f"{path} has changed since the run{remedy}")
 
 
 @dataclass(eq=False)

@@ -29,7 +29,7 @@ from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import borrowed_process
 from plumbing.errors import InputError
-from plumbing.files import check_writable, write_lines
+from plumbing.files import check_writable, file_crc32, write_lines
 from plumbing.metrics import EVALUATION, Stopwatch, graded_row
 from plumbing.run import checkpoint
 from scripts import analysis
@@ -130,9 +130,8 @@ def of_run(run_dir: Path, given: dict) -> train.Config:
         raise InputError(f"--preset: {run_dir} is a run and has settings already")
     for name, flag in (("val_data", "--data"), ("reward", "--reward")):
         path = plugins.path_of(getattr(config, name))
-        if path and name not in given:
-            remedy = f"; to use it, give {flag}"
-            analysis.check_unchanged(path, recorded[f"{name}_crc32"], remedy)
+        if path and name not in given and file_crc32(path) != recorded[f"{name}_crc32"]:
+            raise InputError(f"{path} has changed since the run; to use it, give {flag}")
     return replace(config, **given)
 
 
