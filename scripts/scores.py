@@ -223,11 +223,10 @@ def describe(runs: pd.DataFrame, at_A) -> dict:
     budget = at_A[-1]
     is_within = runs.completions <= budget * (1 + ROUNDING)
     within = runs[is_within].dropna(subset="dead")
-    dead_S = []
-    for _, run in within.groupby("seed"):
-        steps = np.diff(run.step, prepend=0)
-        dead = np.average(run.dead, weights=steps)
-        dead_S.append(dead)
+    by_seed = within.groupby("seed")
+    steps = by_seed.step.diff().fillna(within.step)
+    dead_steps = (within.dead * steps).groupby(within.seed).sum()
+    dead_S = dead_steps / by_seed.step.max()
     at_budget = {}
     for name, column in RATIOS.items():
         of_runs = read_curves(runs, [budget], column)
@@ -237,7 +236,7 @@ def describe(runs: pd.DataFrame, at_A) -> dict:
         "problems": runs.problems.max(),
         "before": read_curves(runs, [0]).level.mean(),
         "accuracy": read_curves(runs, at_A).level.mean(),
-        "dead": pd.Series(dead_S, dtype=float).mean(),
+        "dead": dead_S.mean(),
     }
 
 

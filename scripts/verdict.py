@@ -64,11 +64,11 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
     return sentences(summary, baseline), tables(summary)
 
 
-def seeds_needed(half_width: float, seeds: int, wanted: float) -> int:
-    """Return how many seeds would have an interval of ± `wanted`, from that of so many now."""
+def seeds_needed(half_width: float, seeds: int) -> int:
+    """Return how many seeds would have an interval of ±1, from that of so many now."""
     n = np.arange(seeds, 10**5)
     factor_n = stats.t.ppf(0.975, n - 1) / np.sqrt(n)  # ± over the standard deviation
-    return n[factor_n <= factor_n[0] * wanted / half_width][0]
+    return n[factor_n <= factor_n[0] / half_width][0]
 
 
 def verdict(arm: dict, baseline: str) -> str:
@@ -82,7 +82,7 @@ def verdict(arm: dict, baseline: str) -> str:
     if arm["gain_high"] < 0:
         finding = f"{arm['arm']} is behind"
     half = (arm["gain_high"] - arm["gain_low"]) / 2
-    more = f"; ±1.0 would take about {seeds_needed(half, seeds, 1.0):.0f}" if half > 1 else ""
+    more = f"; ±1.0 would take about {seeds_needed(half, seeds):.0f}" if half > 1 else ""
     return form.format(
         **arm,
         baseline=baseline,
