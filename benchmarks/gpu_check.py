@@ -35,7 +35,7 @@ COMMANDS = (  # of python; {runs}: a temporary directory
 )
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv=None) -> int:
     """Run the commands. Returns the exit status."""
     analysis.parser(__doc__).parse_args(argv)
     if not torch.cuda.is_available():  # the tests would be skipped, and a step take hours

@@ -220,7 +220,7 @@ def memory_table(runs: list[list[str]], world: int, cards: list[float]) -> str:
     return pd.DataFrame(columns).to_string()
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv=None) -> None:
     """Print a table of the run with these flags, or tables of the presets in SHAPES."""
     parser = Parser(__doc__, epilog="Other flags are train.py's.")
     add = parser.add_argument

@@ -265,7 +265,7 @@ def parser() -> Parser:
     return flags
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv=None) -> None:
     with (
         borrowed_process(),
         analysis.one_line("step", ValueError, ImportError, EOFError),

@@ -57,7 +57,7 @@ def save(embedding_N_D: torch.Tensor, name: str, data: Path, crc32: int) -> Path
     return path
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv=None) -> None:
     parser = analysis.parser(__doc__)
     add = parser.add_argument
     add("model", help="hub id or directory")

@@ -100,7 +100,7 @@ def print_results(rows: pd.DataFrame, ks: list[int], column: str) -> None:
         print(rows.groupby(column).reward.agg(["count", "mean"]).to_string())
 
 
-def arguments(argv: list[str] | None) -> Namespace:
+def arguments(argv) -> Namespace:
     """Parse the command line. Settings without a flag are None."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
@@ -180,7 +180,7 @@ def evaluate(args: Namespace) -> None:
     print_results(rows, args.k, args.by)
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv=None) -> None:
     with borrowed_process(), analysis.one_line("evaluate", ValueError):
         evaluate(arguments(argv))
 

@@ -91,7 +91,7 @@ def mirror(run_dir: Path, tracker: str, out: Path, follow: bool) -> int:
             time.sleep(WAIT)
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv=None) -> None:
     """Run the command; Ctrl-C ends it."""
     parser = analysis.parser(__doc__, out="logs")
     add = parser.add_argument

@@ -140,7 +140,7 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
     return table, facts
 
 
-def arguments(argv: list[str] | None = None) -> Namespace:
+def arguments(argv) -> Namespace:
     """Parse the command line into the settings that `prepare` takes."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
@@ -229,7 +229,7 @@ def prepare(args: Namespace) -> dict:
     return manifest
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv=None) -> None:
     with analysis.one_line("prepare_data", ValueError):
         print(json.dumps(prepare(arguments(argv))))
 

@@ -148,7 +148,7 @@ def outcome(student: train.Student, group: Group, o: Completion, failed: bool) -
     return line
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv=None) -> int:
     parser = analysis.parser(__doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
     parser.add_argument("--step", type=count, required=True, help="the step to train again")

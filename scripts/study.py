@@ -276,7 +276,7 @@ class Options:
     discard: bool = opt(False, "delete the weights of finished runs")
 
 
-def arguments(argv: list[str] | None) -> tuple[Options, Plan]:
+def arguments(argv) -> tuple[Options, Plan]:
     """Parse the command line. Raises ValueError, OSError."""
     words = sys.argv[1:] if argv is None else argv
     has_plan = bool(words) and not words[0].startswith("-")

@@ -261,7 +261,7 @@ def run(args: Namespace) -> None:
         generator.export(args.out)
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv=None) -> None:
     parser = analysis.parser(__doc__, out="models/cold")
     add = parser.add_argument
     add("model", help="hub id or Hugging Face directory, or `new`")
