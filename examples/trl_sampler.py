@@ -123,10 +123,9 @@ class SampledTrainer(GRPOTrainer):
             for group, rewards_G in zip(self.groups, rewards_P_G.tolist(), strict=True):
                 if not {*rewards_G} <= {0, 1}:
                     raise InputError(f"problem {group.problem}: rewards {rewards_G}, not 0 or 1")
-                group.completions = []
-                for reward in rewards_G:
-                    completion = Completion([], [], finished=True, reward=reward)
-                    group.completions.append(completion)
+                group.completions = [
+                    Completion([], [], finished=True, reward=reward) for reward in rewards_G
+                ]
             self.sampler.observe(self.groups)
         return rewards_B_R
 

@@ -51,11 +51,7 @@ class BagOfWords(Pooled):
 
     def predict(self, indices) -> np.ndarray:
         """Compute p of each problem."""
-        p = []
-        for index in indices:
-            entry_n = self.entries(index)
-            p.append(self.p(entry_n))
-        return np.array(p)
+        return np.array([self.p(self.entries(index)) for index in indices])
 
     def score(self, pool_P_K):
         p = self.predict(pool_P_K.flat)

@@ -120,9 +120,7 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
         if step in logged and student.layout.rank == 0:
             same &= is_same(logged[step], row)
     failed = failure is not None
-    lines = []
-    for group in groups:
-        lines += [outcome(student, group, o, failed) for o in group.completions]
+    lines = [outcome(student, group, o, failed) for group in groups for o in group.completions]
     if student.layout.rank == 0:
         out = run_dir / "replay" / f"step_{step}.jsonl"
         write_lines(out, lines)

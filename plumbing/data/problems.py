@@ -44,10 +44,7 @@ class Problems:
         """Keep a row. Data sets repeat problems and sources: sys.intern keeps each text once."""
         question = self._text(row, "problem", place)
         gold = self._text(row, "expected_answer", place)
-        extras = {}
-        for name in EXTRAS:
-            if row.get(name) is not None:
-                extras[name] = row[name]
+        extras = {name: row[name] for name in EXTRAS if row.get(name) is not None}
         text = json.dumps(extras, default=str)
         category = ", ".join(str(row[name]) for name in names)
         self._questions.append(sys.intern(question))
