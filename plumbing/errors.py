@@ -39,9 +39,9 @@ def first_lines(error: object) -> str:
     return " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
 
 
-def print_error(error: object) -> None:
-    """Print an error to stderr as one line."""
-    print("error:", " ".join(str(error).splitlines()), file=sys.stderr, flush=True)
+def print_error(error: object, source: str = "error") -> None:
+    """Print an error to stderr as one line, which begins with its source."""
+    print(f"{source}:", " ".join(str(error).splitlines()), file=sys.stderr, flush=True)
 
 
 def check_finite(logp_B_T) -> None:

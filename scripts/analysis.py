@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from plumbing.errors import InputError, RunError, escape_output
+from plumbing.errors import InputError, RunError, escape_output, print_error
 from plumbing.files import read_lines
 from plumbing.run import facts
 
@@ -151,5 +151,5 @@ def one_line(command: str, *also: type[Exception]):
     try:
         yield
     except (RunError, OSError, *also) as error:
-        print(f"{command}:", " ".join(str(error).splitlines()), file=sys.stderr)
+        print_error(error, command)
         sys.exit(getattr(error, "status", InputError.status))

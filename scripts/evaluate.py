@@ -138,8 +138,9 @@ def of_run(run_dir: Path, given: dict) -> train.Config:
 def find_model(args: Namespace) -> tuple[train.Config, Path | None]:
     """Return the settings, of the run or else of the preset, with the model's name, and the
     checkpoint whose weights replace the model's, if any."""
-    flags = {name: getattr(args, name) for name in [*SETTINGS, "val_data"]}
-    given = {name: value for name, value in flags.items() if value is not None}
+    flags = vars(args).items()
+    names = [*SETTINGS, "val_data"]
+    given = {name: value for name, value in flags if name in names and value is not None}
     path = Path(args.model)
     run_dir = path.parent if path.name == "student" else path
     if not (run_dir / "metrics.jsonl").exists():

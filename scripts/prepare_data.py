@@ -163,8 +163,8 @@ def arguments(argv) -> Namespace:
 
 def data_sets(args: Namespace) -> tuple[Source, Source | None]:
     """Return the source, and the one to validate on, if another, with the places of copies."""
-    flags = {name: getattr(args, name) for name in ("hub_id", "problem", "gold")}
-    given = {name: value for name, value in flags.items() if value}
+    names = ("hub_id", "problem", "gold")
+    given = {name: value for name, value in vars(args).items() if name in names and value}
     source = replace(SOURCES[args.source], **given)
     if not source.hub_id:
         raise InputError("--source own needs FILE, a file of yours")
