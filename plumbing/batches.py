@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -126,19 +127,11 @@ def balance(rows: list[Row], n: int) -> list[list[Row]]:
     """Cut rows into n parts of about equal numbers of tokens, in order, so that few prompts are on
     two ranks. A prompt's tokens count once."""
     copies = Counter(tuple(prompt) for prompt, _ in rows)
-    tokens_B = []
-    for prompt, completion in rows:
-        prompt_share = len(prompt) / copies[tuple(prompt)]
-        tokens_B.append(len(completion.ids) + prompt_share)
-    total = sum(tokens_B)
-    parts = [[] for _ in range(n)]
-    done = 0.0
-    for row, tokens in zip(rows, tokens_B, strict=True):
-        middle = done + tokens / 2
-        part = int(n * (middle / total))
-        parts[part].append(row)
-        done += tokens
-    return parts
+    tokens_B = [len(o.ids) + len(prompt) / copies[tuple(prompt)] for prompt, o in rows]
+    begin_B = np.cumsum([0, *tokens_B[:-1]])
+    middle_B = begin_B + np.array(tokens_B) / 2
+    part_B = n * (middle_B / sum(tokens_B)) // 1
+    return [[rows[i] for i in np.flatnonzero(part_B == part)] for part in range(n)]
 
 
 def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
