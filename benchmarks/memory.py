@@ -212,8 +212,10 @@ def memory_table(runs: list[list[str]], world: int, cards: list[float]) -> str:
         configs = [train.parse(["--device", "auto", *flags]) for flags in runs]
     columns = {}
     for c in configs:
-        cells = {"student + teacher ranks": f"{world - c.teacher_ranks} + {c.teacher_ranks}"}
-        cells["rows (--per_device_batch_size)"] = str(c.per_device_batch_size)
+        cells = {
+            "student + teacher ranks": f"{world - c.teacher_ranks} + {c.teacher_ranks}",
+            "rows (--per_device_batch_size)": str(c.per_device_batch_size),
+        }
         cells |= {name: f"{size:.1f}" for name, size in rank_gib(c, world).items()}
         cells |= {f"most rows on {card:g} GiB": str(most_rows(c, world, card)) for card in cards}
         columns[c.preset] = cells

@@ -77,8 +77,11 @@ def with_random_models(config: train.Config) -> train.Config:
     long as App. M's with a question of 100 tokens, or as long as may be: each of its words is a
     token of the demo."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
-    special = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
-    special["pad_token_id"] = tokenizer.pad_token_id
+    special = {
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     models = {}
     for role in ("model", "teacher_model"):
         if name := getattr(config, role):

@@ -109,8 +109,11 @@ class TRL:
         from trl import GRPOTrainer
 
         rows = [(group.prompt_ids, o) for group in groups for o in group.completions]
-        tokens = {"prompt_ids": [prompt for prompt, _ in rows], "logprobs": None}
-        tokens["completion_ids"] = [o.ids for _, o in rows]
+        tokens = {
+            "prompt_ids": [prompt for prompt, _ in rows],
+            "completion_ids": [o.ids for _, o in rows],
+            "logprobs": None,
+        }
         # rollout_func returns token ids, so TRL never reads the text of a prompt.
         data = [{"prompt": "?", "graded": o.reward} for _, o in rows]
         config = replace(CONFIG, out=tempfile.gettempdir())

@@ -284,9 +284,7 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
         of_base = describe(base, at_A)
         for arm, runs in of_task.groupby("arm", sort=False):
             line = describe(runs, at_A)
-            line |= {"task": task, "arm": arm}
-            for name, value in of_base.items():
-                line[f"base_{name}"] = value
+            line |= {"task": task, "arm": arm, "base": of_base}
             if arm != baseline:
                 ratio = devices.get(arm, 1.0) / devices.get(baseline, 1.0)
                 line |= compare(runs, base, at_A, ratio)

@@ -56,12 +56,13 @@ class RunDir:
         """All that the run's numbers depend on, as config.json holds it; the checksums of data,
         custom code and models on one rank of each machine. They are read once: the run has loaded
         the files, and goes on even if they are changed or removed."""
-        facts = asdict(self.config)
-        facts["world_size"] = self.layout.world
-        facts["student_ranks"] = self.layout.n_students
-        facts["device"] = self.layout.device.type
-        facts["torch"] = torch.__version__
-        facts["transformers"] = transformers.__version__
+        facts = asdict(self.config) | {
+            "world_size": self.layout.world,
+            "student_ranks": self.layout.n_students,
+            "device": self.layout.device.type,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
         if self.layout.local_rank:
             return facts
         for name, path in self.files.items():
