@@ -79,7 +79,8 @@ class Job:
     def discard(self) -> None:
         """Delete all weights of the run, which can then be scored, but not evaluated or resumed."""
         for name in ("checkpoints", "student", "teacher"):
-            shutil.rmtree(self.run / name, ignore_errors=True)
+            if (self.run / name).exists():
+                shutil.rmtree(self.run / name)
 
 
 def settings(flags: str) -> dict:
