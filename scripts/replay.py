@@ -52,14 +52,19 @@ def recorded_proposals(rows: list[dict], P: int) -> Iterator[tuple[list[Group], 
         yield groups[first : first + P], {}
 
 
-def load(run_dir: Path) -> tuple[train.Config, Layout]:
-    """Read the run's settings. Raises InputError if this is another number of ranks."""
+def load(run_dir: Path, step: int) -> tuple[train.Config, Layout]:
+    """Read the run's settings. Raises InputError if this is another number of ranks, or if the run
+    did not come to the step. The last one that it began may have failed, and is in no file."""
     settings = analysis.read_config(run_dir)
     config = replace(analysis.recorded(train.Config, settings), teacher_ranks=0)
     layout = train.build_layout(config)
     ranks = settings["student_ranks"]
     if layout.world != ranks:
         raise InputError(f"{run_dir} has {ranks} student ranks: torchrun --nproc_per_node {ranks}")
+    rows = read_lines(run_dir / "metrics.jsonl", torn=True)
+    steps = max((row["step"] for row in rows), default=0)
+    if step > steps + 1:
+        raise InputError(f"{run_dir} has {steps} steps")
     return config, layout
 
 
@@ -153,7 +158,7 @@ def main(argv=None) -> int:
     args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("replay", ValueError):
-        config, layout = load(args.run)
+        config, layout = load(args.run, args.step)
         with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
 
             def body() -> int:
