@@ -99,7 +99,7 @@ def with_random_models(config: train.Config) -> train.Config:
 
 class ScriptedVerifier:
     """A verifier that gives, at no cost, 0 to all completions of the first round(dead·P) groups of
-    a step, and 1 to every second completion of the others."""
+    a step, and 1 to every second completion of the others; so again from P groups on."""
 
     def __init__(self, config: train.Config, dead: float):
         P, G = config.prompts_per_step, config.group_size
@@ -108,8 +108,9 @@ class ScriptedVerifier:
         dead_groups = round(dead * P)
         self.verdicts = [wrong] * G * dead_groups + live_group * (P - dead_groups)
 
-    def grade(self, *_) -> list[Verdict]:
-        return self.verdicts
+    def grade(self, completions, *_) -> list[Verdict]:
+        endless = itertools.cycle(self.verdicts)
+        return list(itertools.islice(endless, len(completions)))
 
     def check_golds(self, golds: list[str], *_) -> list[bool]:
         return [True] * len(golds)
