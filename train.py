@@ -2,7 +2,7 @@
 
 Read `train_step` first: one turn of the paper's Figure 1, the only place where its steps meet.
 
-    propose (1-2) -> rollout, verify (3) -> observe (5-6) -> advantages, loss, backward, AdamW (4)
+    propose (1-2) -> rollout, grade (3) -> observe (5-6) -> weigh, forward_backward, apply (4)
 
 Of 8 ranks 6 are students and 2 teachers; with `--sampler uniform`, the baseline, all are students.
 A single process runs the same loop with the teacher in it.
@@ -120,8 +120,8 @@ class Student:
             completion.reward = verdict.reward if is_valid[index] else 0.0
 
     def update(self, groups: list[Group], step: int) -> dict:
-        """Take step 4 of Figure 1 on groups, which every rank holds. Returns metrics: means over
-        the response tokens that were forwarded, gradient norm, loss, learning rate."""
+        """Take step 4 of Figure 1 on groups that every rank holds: `weigh`, `forward_backward`,
+        `apply`. Returns metrics: means over forwarded response tokens, norm, loss, rate."""
         c = self.config
         grpo.weigh(
             groups,
@@ -177,7 +177,7 @@ class Student:
                     with torch.no_grad():
                         batch.ref_logp_N = self.reference(batch, c.temperature)[0]
             gap_N = batch.old_logp_N - batch.generator_logp_N
-            advantage_N, gap_stats = grpo.correct_mismatch(
+            advantage_N, gap_stats = grpo.correct_mismatch(  # changes none without --mismatch
                 batch.advantage_N, gap_N, batch.row_N, c.mismatch, c.mismatch_level, c.mismatch_cap
             )
             loss, stats = grpo.policy_loss(

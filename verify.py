@@ -5,7 +5,8 @@ Boxes that a comma, "and" or "or" links are one answer, unless they say the same
 The comparison, `grading.equality.compare`, is strict on purpose: the student learns whatever earns
 a wrong 1, while a wrong 0 only slows learning.
 
-`Verifier` calls it, or a custom reward, in worker processes, whose command is this file.
+`Verifier.grade` has worker processes, whose command is this file, call `_status` or a custom reward
+on each text. "correct" earns 1, all else 0.
 """
 
 import re
@@ -147,7 +148,7 @@ def read_answers(completion: str) -> list[str]:
     return [answer, joined]
 
 
-def _grade(completion: str, gold: str, accept_identical: bool) -> str:
+def _status(completion: str, gold: str, accept_identical: bool) -> str:
     """Return the status of a completion."""
     answers = read_answers(completion)
     if not answers:
@@ -161,13 +162,13 @@ def _grade(completion: str, gold: str, accept_identical: bool) -> str:
 
 
 def _prepare(reward: str) -> Callable[..., str]:
-    """Return `_grade`, or a function like it that calls a custom reward. It returns a status, or an
-    error message if the reward fails."""
+    """Return `_status`, or a function like it that calls a custom reward. It returns a status, or
+    an error message if the reward fails."""
     if not reward:
-        return _grade
+        return _status
     function = plugins.load(reward, "--reward", "compute_score")
 
-    def grade(completion: str, gold: str, accept_identical: bool, **extra) -> str:
+    def custom(completion: str, gold: str, accept_identical: bool, **extra) -> str:
         try:
             extra = {"data_source": "", "extra_info": None} | extra
             score = function(solution_str=completion, ground_truth=gold, **extra)
@@ -181,7 +182,7 @@ def _prepare(reward: str) -> Callable[..., str]:
             problem = f"it raised {type(error).__name__}: {first_lines(error)}"
         return f"--reward {reward}: {problem}"
 
-    return grade
+    return custom
 
 
 class Verifier:

@@ -48,6 +48,7 @@ from plumbing.command_line import Parser, count, fraction, natural
 from plumbing.config import ROOT
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
+from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process, borrowed_process
 from plumbing.errors import InputError
 from scripts import analysis
@@ -246,8 +247,8 @@ def measure(config: train.Config, args: Namespace) -> None:
     with closing(measured_steps(config, args.dead)) as steps:
         if args.trl:
             title += f", TRL {version('trl')} in micro-batches of {args.trl}"
-            if config.bf16:
-                raise InputError("--bf16: TRL's side computes in float32")
+            if config.bf16 or device_type(config.device) == "cuda":
+                raise InputError("TRL's side computes in float32: give --device cpu, not --bf16")
             rows = take_turns(steps, trl_steps(config, args), n)
         else:
             rows = {"measured": list(itertools.islice(steps, n))}

@@ -166,18 +166,18 @@ def checksum(model: nn.Module) -> int:
 
 @torch.no_grad()
 def dither(model: nn.Module) -> None:
-    """Spread the weights of each tensor that was stored in bf16 at random over the float32 numbers
-    that round to them.
+    """Spread the weights of each trained tensor that bf16 can hold at random over the float32
+    numbers that round to them.
 
     bf16 still computes with the stored weights, and follows small steps: one of a tenth of its
     spacing moves one rounded weight in ten. Without dither none would move before the sum of the
     steps is half of the spacing: 49 steps of 1e-5 for a weight of 0.2."""
     own = torch.Generator().manual_seed(0)  # of the CPU: the same weights on any device
     for p in model.parameters():
-        if (p == p.bfloat16()).all():  # bf16 can hold it
+        if p.requires_grad and (p == p.bfloat16()).all():
             shift = torch.empty(p.shape, dtype=torch.int16).random_(-0x7FFF, 0x8000, generator=own)
             bits = p.data.view(torch.int32)
-            bits += shift.to(p.device) * (p != 0)  # in bits, nothing lies below 0
+            bits += shift.to(p.device) * (p != 0)  # the bits below those of 0 are a NaN
 
 
 def recompute_activations(lm: PreTrainedModel) -> None:

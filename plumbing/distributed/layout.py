@@ -78,7 +78,7 @@ class Layout:
         return dist.PrefixStore(start, store)
 
     def shard(self, model: nn.Module, float32=(), units: int | None = None) -> None:
-        """Apply FSDP2 over this role's ranks: float32 weights and reduction, compute in `dtype`.
+        """Apply FSDP2 over this role's ranks: float32 weights, dithered for bf16, and reduction.
 
         Decoder layers form `units` units, or one each; embedding, norm and head another. A unit
         costs host time, and memory for its gradients. Modules in `float32` compute in float32."""

@@ -186,11 +186,13 @@ def test_dithered_weights_round_to_the_stored_ones_and_follow_small_steps():
     """Around 0.2 bf16's spacing is 2^-10. A tenth of it moves one weight in ten."""
     stored = torch.full((10_000,), 0.2).bfloat16()
     step = 0.1 * 2**-10
-    model = torch.nn.ParameterDict({"w": stored.float(), "zero": torch.zeros(9)})
+    frozen = torch.nn.Parameter(torch.ones(9), requires_grad=False)
+    model = torch.nn.ParameterDict({"w": stored.float(), "zero": torch.zeros(9), "frozen": frozen})
     assert torch.equal((model["w"] + step).bfloat16(), stored)  # without dither none moves
     dither(model)
     assert torch.equal(model["w"].bfloat16(), stored)
     assert torch.equal(model["zero"], torch.zeros(9))
+    assert torch.equal(frozen, torch.ones(9))
     moved = (model["w"] + step).bfloat16() != stored
     assert moved.float().mean() == pytest.approx(0.1, abs=0.01)
 
