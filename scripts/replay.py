@@ -52,19 +52,14 @@ def recorded_proposals(rows: list[dict], P: int) -> Iterator[tuple[list[Group], 
         yield groups[first : first + P], {}
 
 
-def load(run_dir: Path, step: int) -> tuple[train.Config, Layout]:
-    """Read the run's settings. Raises InputError if this is another number of ranks, or if the run
-    did not come to the step. The last one that it began may have failed, and is in no file."""
+def load(run_dir: Path) -> tuple[train.Config, Layout]:
+    """Read the run's settings. Raises InputError if this is another number of ranks."""
     settings = analysis.read_config(run_dir)
     config = replace(analysis.recorded(train.Config, settings), teacher_ranks=0)
     layout = train.build_layout(config)
     ranks = settings["student_ranks"]
     if layout.world != ranks:
         raise InputError(f"{run_dir} has {ranks} student ranks: torchrun --nproc_per_node {ranks}")
-    rows = read_lines(run_dir / "metrics.jsonl", torn=True)
-    steps = max((row["step"] for row in rows), default=0)
-    if step > steps + 1:
-        raise InputError(f"{run_dir} has {steps} steps")
     return config, layout
 
 
@@ -105,11 +100,14 @@ def is_same(logged: dict, row: dict) -> bool:
 def replay(run_dir: Path, last: int, student: train.Student) -> bool:
     """Train steps again, from the checkpoint before it up to step `last`; write the completions of
     the last one trained. Returns whether all numbers are the same, or the step that failed then
-    fails again."""
+    fails again. Raises InputError if the run did not come to the step."""
+    logged = {row["step"]: row for row in read_lines(run_dir / "metrics.jsonl", torn=True)}
+    steps = max(logged, default=0)
+    if last > steps + 1:  # the step that failed is not logged
+        raise InputError(f"{run_dir} has {steps} steps")
     start = checkpoint.latest_valid_checkpoint(run_dir, before=last)
     problems = Problems(student.config.train_data, student.config.column)
     sampler = restore(run_dir, student, problems, start)
-    logged = {row["step"]: row for row in read_lines(run_dir / "metrics.jsonl", torn=True)}
     groups = []  # of the latest step
     same = True
     failure = None
@@ -158,7 +156,7 @@ def main(argv=None) -> int:
     args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("replay", ValueError):
-        config, layout = load(args.run, args.step)
+        config, layout = load(args.run)
         with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
 
             def body() -> int:

@@ -73,8 +73,9 @@ class Job:
         free = {"out": ""}
         if self.budget:
             free["steps"] = 0
+        wanted = settings(self.flags) | free
         flags = [process["flags"] for process in self.usage()]
-        return [made for made in flags if settings(made) | free != settings(self.flags) | free]
+        return [made for made in flags if settings(made) | free != wanted]
 
     def discard(self) -> None:
         """Delete all weights of the run, which can then be scored, but not evaluated or resumed."""
