@@ -10,7 +10,7 @@ from plumbing.files import file_crc32, write_lines
 from scripts import embed, evaluate, replay, report, study
 from tests.helpers.files import change
 from tests.helpers.ranks import DEMO, contents
-from tests.helpers.runs import GOLDILOCKS, make_run, selection
+from tests.helpers.runs import GOLDILOCKS, make_run
 
 CASES = [
     (report, "uniform goldilocks other_data", "have different validation sets"),
@@ -40,17 +40,23 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "1")
     write_lines(Path("data.jsonl"), [{"problem": "1?", "expected_answer": "1"}])
-    data = {"train_data": "data.jsonl", "val_data": "data.jsonl", "student_ranks": 1}
-    data |= {"train_data_crc32": file_crc32(Path("data.jsonl")), "val_data_crc32": 1}
-    evaluated = {"verdicts": [[0], [1]], "selections": [selection(1, True, [None], 8)]}
+    data = {
+        "train_data": "data.jsonl",
+        "val_data": "data.jsonl",
+        "train_data_crc32": file_crc32(Path("data.jsonl")),
+        "val_data_crc32": 1,
+        "student_ranks": 1,
+    }
+    evaluated = {"verdicts": [[0], [1]]}
     for name, changes in {
         "uniform": evaluated,
         "goldilocks": evaluated | GOLDILOCKS,
         "changed": evaluated | {"train_data_crc32": 1},
         "other_data": evaluated | {"val_data_crc32": 2, "seed": 1},
-        "damaged": {"selections": evaluated["selections"], "rows": [{"step": 1}], "seed": 1},
+        "damaged": {"rows": [{"step": 1}], "seed": 1},
         "new": {"verdicts": [[0]], "sampler": "sec"},
-        **{key: {} for key in ("torn_metrics", "later_version")},
+        "torn_metrics": {},
+        "later_version": {},
     }.items():
         make_run(Path(name), **data | changes)
     Path("empty.jsonl").touch()

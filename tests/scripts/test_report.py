@@ -16,8 +16,9 @@ Verdicts at step 2 wrong correct 2 1"""
 
 def make(folder, **config):
     """A run at step 2 of 4, evaluated each step. Of two groups a step one is dead."""
-    config |= {"model": "models/cold", "train_data": "a/data.jsonl", "steps": 4}
-    make_run(folder, verdicts=[[0, 0, 0], [0, 0, 1], [0, 0, 1]], **config)
+    verdicts = [[0, 0, 0], [0, 0, 1], [0, 0, 1]]
+    paths = {"model": "models/cold", "train_data": "a/data.jsonl"}
+    make_run(folder, verdicts=verdicts, steps=4, **paths, **config)
     write_lines(folder / "samples.jsonl", [SAMPLE | {"step": 1}, SAMPLE])
     return str(folder)
 
