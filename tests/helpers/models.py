@@ -38,11 +38,19 @@ def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
     tokenizer. At the usual std of 0.02 every distribution would be uniform, and a test of padding
     or of positions could not fail."""
     tokenizer = tiny_tokenizer()
-    settings = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64}
-    settings |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    settings |= {"max_position_embeddings": 4096, "initializer_range": 0.3}
-    settings |= {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
-    settings |= {"pad_token_id": tokenizer.pad_token_id}
+    settings = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "initializer_range": 0.3,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     config = AutoConfig.for_model(family, **settings | FAMILIES.get(family, {}) | changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

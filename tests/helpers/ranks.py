@@ -86,9 +86,16 @@ def _rank(rank, n, local, port, folder, command, before):
     # that a fork does not have.
     gc.freeze()
     torch.set_num_threads(1)
-    ids = {"RANK": rank, "WORLD_SIZE": n, "LOCAL_RANK": rank % local, "LOCAL_WORLD_SIZE": local}
-    os.environ |= {name: str(value) for name, value in (ids | {"MASTER_PORT": port}).items()}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    environment = {
+        "RANK": rank,
+        "WORLD_SIZE": n,
+        "LOCAL_RANK": rank % local,
+        "LOCAL_WORLD_SIZE": local,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+    }
+    os.environ |= {name: str(value) for name, value in environment.items()}
     sys.stdout, sys.stderr = ((folder / f"std{x}").open("a", buffering=1) for x in ("out", "err"))
     os.dup2(sys.stderr.fileno(), 2)
     before(rank)
@@ -135,12 +142,21 @@ def parse(*flags):
 
 def command(folder, *flags, model=DEMO, data):
     """Return the command line of a small run; `flags` come last and win."""
-    small = {"preset": "demo", "out": folder, "prompts_per_step": 6, "group_size": 4}
-    small |= {"candidates": 4, "steps": 4, "max_completion_tokens": 32, "eval_every": 2}
-    small |= {"train_data": f"{data}/train.jsonl", "val_data": f"{data}/val.jsonl", "model": model}
-    small["teacher_epochs"] = 2
-    words = [x for name, value in small.items() for x in (f"--{name}", value)]
-    return [str(word) for word in (*words, *flags)]
+    small = {
+        "preset": "demo",
+        "out": folder,
+        "model": model,
+        "train_data": f"{data}/train.jsonl",
+        "val_data": f"{data}/val.jsonl",
+        "prompts_per_step": 6,
+        "group_size": 4,
+        "candidates": 4,
+        "steps": 4,
+        "max_completion_tokens": 32,
+        "eval_every": 2,
+        "teacher_epochs": 2,
+    }
+    return [f"--{name}={value}" for name, value in small.items()] + [str(flag) for flag in flags]
 
 
 class Grades:
