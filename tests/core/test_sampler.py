@@ -156,11 +156,6 @@ def test_goldilocks_takes_the_best_of_each_pool_and_never_twice():
     assert len(seen) == 20
 
 
-def test_goldilocks_explores_by_the_runs_epsilon():
-    [group] = build(Goldilocks, Numbers(200), epsilon=1.0).propose(1)
-    assert group.explored
-
-
 TARGETS = {"population": 0.4, "none": 0.16, "mean": 0.4}  # of p̂ = 1/5; half of 4/5 for the mean
 
 

@@ -107,10 +107,6 @@ def test_balance_cuts_at_equal_numbers_of_tokens_and_counts_a_prompt_once():
     assert lengths(balance(rows, 2)) == [[6, 2], [3, 1]]
 
 
-def test_balance_leaves_ranks_without_rows():
-    assert lengths(balance([row(7, 6)], 3)) == [[], [6], []]
-
-
 CUTS = {  # rows as prompt and tokens, limit, whether prompts are shared -> tokens of each part
     "a prompt of neighbours counts once": ([(7, 3), (7, 3), (8, 3)], 10, True, [[3, 3], [3]]),
     "up to the limit": ([(7, 3), (7, 3), (8, 3)], 17, True, [[3, 3, 3]]),

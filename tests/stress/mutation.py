@@ -109,7 +109,7 @@ drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_n
     self.status[index_P] = self.TAKEN => pass
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
     rng.random(P) < epsilon => rng.random(P) >= epsilon
-no sampler explores | sampler.py | sampler::goldilocks_explores
+no sampler explores | sampler.py | samplers::which_samplers_with_predictions
     else config.epsilon => else 0.0
 one that takes the best explores | sampler.py | samplers::which_samplers_with_predictions
     0.0 if self.best_of_all else config => config
