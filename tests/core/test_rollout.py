@@ -1,8 +1,6 @@
 """rollout.py: prompts, tokens and log-probs of tiny models, against a naive loop."""
 
-import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,19 +23,17 @@ from tests.helpers.samplers import Numbers
 
 CPU = torch.device("cpu")
 EOS = 1  # of the tiny tokenizer
-QUESTIONS = ["a", "What is 3 + 4?", "hello world", "zz\nzz"]
-QUESTIONS += ["One, two, three, four, five, six, seven: how many?"]
+QUESTIONS = [
+    "a",
+    "What is 3 + 4?",
+    "hello world",
+    "zz\nzz",
+    "One, two, three, four, five, six, seven: how many?",
+]
 
 
 def make_generator(folder) -> Generator:
     return Generator.load(str(folder), CPU, AutoTokenizer.from_pretrained(folder))
-
-
-def copy_with(folder: Path, target: Path, **generation_settings) -> Path:
-    """Copy a model directory, with other settings in its generation_config.json."""
-    shutil.copytree(folder, target)
-    change(target / "generation_config.json", **generation_settings)
-    return target
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +110,23 @@ def test_logits_that_are_not_finite_end_the_run(temperature, tiny_model, prompts
         generator.generate(prompts, temperature, 5, seed=0)
 
 
-HOSTILE = {"do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "min_p": 0.5}
-HOSTILE |= {"typical_p": 0.5, "epsilon_cutoff": 0.1, "repetition_penalty": 5.0}
-HOSTILE |= {"no_repeat_ngram_size": 1, "min_new_tokens": 30, "forced_eos_token_id": 1}
-HOSTILE |= {"suppress_tokens": list(range(3, 90)), "bad_words_ids": [[1]], "max_length": 3}
+HOSTILE = {
+    "do_sample": True,
+    "temperature": 0.1,
+    "top_k": 1,
+    "top_p": 0.1,
+    "min_p": 0.5,
+    "typical_p": 0.5,
+    "epsilon_cutoff": 0.1,
+    "repetition_penalty": 5.0,
+    "no_repeat_ngram_size": 1,
+    "min_new_tokens": 30,
+    "forced_eos_token_id": 1,
+    "suppress_tokens": list(range(3, 90)),
+    "bad_words_ids": [[1]],
+    "max_length": 3,
+    "eos_token_id": [EOS, *range(30, 90, 6)],
+}
 
 
 def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> Completion:
@@ -150,8 +159,9 @@ def assert_same_completion(actual: Completion, expected: Completion):
 @pytest.mark.parametrize(("temperature", "pad"), [(0, "<pad>"), (0.7, "<pad>"), (0.7, "<eos>")])
 def test_sampling_equals_a_naive_loop(tiny_family, prompts, family, temperature, pad, tmp_path):
     """Whatever generation settings the checkpoint has, and if it pads with an end token."""
-    own = HOSTILE | {"eos_token_id": [EOS, *range(30, 90, 6)]}
-    generator = make_generator(copy_with(tiny_family(family), tmp_path / "hostile", **own))
+    folder = shutil.copytree(tiny_family(family), tmp_path / "hostile")
+    change(folder / "generation_config.json", **HOSTILE)
+    generator = make_generator(folder)
     generator.tokenizer.pad_token = pad
     rows = [prompt for prompt in prompts for _ in range(3)]
     completions = generator.generate(rows, temperature, 20, seed=11, first_row=5)
@@ -205,14 +215,6 @@ def test_a_group_shares_its_prompt_and_finished_rows_are_dropped(generator, prom
     active = [sum(n > t // 8 * 8 + 1 for n in lengths) for t in range(89)]
     assert rows_of_calls == [5, *active]
     assert 0 < active[-1] < 0.6 * active[0]
-
-
-def test_export_keeps_the_checkpoints_generation_settings(tiny_model, tmp_path):
-    """Even contradictory ones, which some versions of transformers refuse to save."""
-    own = {"do_sample": False, "temperature": 0.6, "top_k": 1, "eos_token_id": [EOS, 50]}
-    make_generator(copy_with(tiny_model, tmp_path / "own", **own)).export(tmp_path / "exported")
-    saved = json.loads((tmp_path / "exported/generation_config.json").read_text())
-    assert {name: saved[name] for name in own} == own
 
 
 # Log-probs of what was generated

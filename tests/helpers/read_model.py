@@ -1,6 +1,6 @@
 """What a version of transformers makes of a model directory; imports nothing of this project.
 
-python read_model.py OUT PROMPT DIRECTORIES writes it as JSON.
+python read_model.py OUT DIRECTORY PROMPT writes it as JSON.
 """
 
 import json
@@ -24,5 +24,5 @@ def read_model(folder: str, prompt: str) -> dict:
 
 
 if __name__ == "__main__":
-    out, prompt, *folders = sys.argv[1:]
-    Path(out).write_text(json.dumps([read_model(folder, prompt) for folder in folders]))
+    out, *inputs = sys.argv[1:]
+    Path(out).write_text(json.dumps(read_model(*inputs)))
