@@ -27,8 +27,8 @@ def change(path: Path, **settings) -> None:
     path.write_text(json.dumps({name: value for name, value in new.items() if value is not None}))
 
 
-def flip_bit(path: Path, place: int | None = None) -> None:
-    """Flip a bit of the byte at this place; None: in the middle."""
+def flip_bit(path: Path) -> None:
+    """Flip a bit of the byte in the middle."""
     data = bytearray(path.read_bytes())
-    data[len(data) // 2 if place is None else place] ^= 1
+    data[len(data) // 2] ^= 1
     path.write_bytes(data)

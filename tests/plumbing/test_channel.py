@@ -27,12 +27,10 @@ class Counting(Sampler):
     def propose(self, P):
         self.next += P
         self.calls.append("propose")
-        groups = [Group(problem, size=2) for problem in range(self.next - P, self.next)]
-        for group in groups:
-            group.pool = [19, group.problem]
-            group.utilities = [0.5, group.problem / 100]
-            group.explored = False
-        return groups
+        return [
+            Group(i, size=2, pool=[19, i], utilities=[0.5, i / 100], explored=False)
+            for i in range(self.next - P, self.next)
+        ]
 
     def observe(self, groups):
         self.calls.append(f"observe {problems_of(groups)}")
