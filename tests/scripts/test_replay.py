@@ -1,6 +1,5 @@
 """replay: a step trained again, and a step that failed."""
 
-import math
 from contextlib import nullcontext
 
 import pytest
@@ -15,15 +14,10 @@ from tests.helpers.ranks import Grades, contents, launch, run, torchrun
 
 
 def test_recorded_proposals_are_the_runs_groups_with_pool_and_predictions():
-    """A prediction recorded as null is unknown."""
-    chosen = solved(3, 1, of=4, pool=[3, 4], utilities=[0.5, 0.2], explored=False)
-    unknown = selection(1, solved(5, 1)) | {"utilities": [None]}
-    rounds = replay.recorded_proposals([selection(1, chosen), unknown, unknown], P=2)
-    (one, other), _ = next(rounds)
-    assert (one.problem, one.size, one.pool, one.utilities) == (3, 4, [3, 4], [0.5, 0.2])
-    assert not one.explored
-    assert math.isnan(other.utility)
-    assert len(next(rounds)[0]) == 1
+    recorded = solved(3, 1, of=4, pool=[3, 4], utilities=[0.5, 0.2], explored=False)
+    [([group], _)] = replay.recorded_proposals([selection(1, recorded)], P=2)
+    assert (group.problem, group.size, group.completions) == (3, 4, [])
+    assert (group.pool, group.utilities, group.explored) == ([3, 4], [0.5, 0.2], False)
 
 
 def test_numbers_that_differ_are_printed_but_not_times(capsys):
