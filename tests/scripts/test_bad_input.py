@@ -19,7 +19,6 @@ CASES = [
     (report, "uniform new", "a run was not evaluated after a step: nothing can be compared yet"),
     (report, "torn_metrics", "metrics.jsonl, line 1: damaged"),
     (study, "plan.toml --epsilon 0", "--epsilon 0: a plan has these flags"),
-    (study, "--until noon --report", "argument --until: invalid time_of_day value: 'noon'"),
     (study, "--samplers a.py:Mine b.py:Mine", "two are called Mine"),
     (embed, f"{DEMO} --data data.jsonl", "has room for 128 tokens, and a row may take 1024"),
     (evaluate, f"{DEMO} --k 4", "--k 4: greedy samples are all the same; give --temperature"),
@@ -29,7 +28,6 @@ CASES = [
     (evaluate, "changed/student", "data.jsonl has changed since the run"),
     (replay, "later_version --step 1", "another version of this code (epsilon is not in its con"),
     (replay, "goldilocks --step 1", "has 6 student ranks: torchrun --nproc_per_node 6"),
-    (report, "uniform --out .", "is no regular file"),
     (memory, "--model nowhere", "model 'nowhere' cannot be used"),
 ]
 

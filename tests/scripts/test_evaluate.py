@@ -1,8 +1,5 @@
 """evaluate: the accuracy that train.py logs, pass@k by hand, files of verdicts."""
 
-import io
-from contextlib import redirect_stdout
-
 import pandas as pd
 import pytest
 
@@ -21,12 +18,10 @@ def test_results_by_hand(capsys):
     rows = pd.DataFrame(columns).assign(status="wrong", truncated=False, level="easy")
     rows.loc[1, ["status", "truncated", "level"]] = ["no_box", True, "hard"]
     evaluate.print_results(rows, [1, 2], "level")
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["pass@1:", "50.00%", "±", "25.00%"] in lines
-    assert ["pass@2:", "75.00%", "±", "25.00%"] in lines
-    assert ["no_box", "1"] in lines
-    assert ["cut", "at", "the", "token", "limit:", "1"] in lines
-    assert ["hard", "1", "0.000000"] in lines
+    words = " ".join(capsys.readouterr().out.split())
+    assert "pass@1: 50.00% ± 25.00% pass@2: 75.00% ± 25.00%" in words
+    assert "wrong 7 no_box 1 cut at the token limit: 1" in words
+    assert "easy 7 0.571429 hard 1 0.000000" in words
 
 
 @pytest.fixture(scope="module")
@@ -59,40 +54,27 @@ def test_a_runs_newest_checkpoint_has_the_runs_verdicts(model, finished, tmp_pat
 LIMIT = 20  # tokens of a completion: one word takes 16, two take 22
 
 
-@pytest.fixture(scope="module")
-def sampled(tmp_path_factory, halfway):
-    """Eight samples of each of three problems: the second is too long, the third has an answer that
-    cannot be verified. Returns the data, the verdicts and the text printed."""
-    folder = tmp_path_factory.mktemp("sampled")
+def test_overlong_prompts_and_bad_references_count_as_wrong_and_cut_ones_are_marked(
+    halfway, tmp_path
+):
+    """Eight samples, which differ, of each of three problems: the second is too long, the third has
+    an answer that cannot be verified."""
     data = read_lines(halfway / "val.jsonl")[:3]
     data[1]["problem"] += " Apply" + " lara" * 40
     data[2]["expected_answer"] = "\\frac{"
-    write_lines(folder / "val.jsonl", data)
-    out = folder / "v.jsonl"
-    flags = ["--preset", "demo", "--temperature", 0.7, "--k", 1, 8, "--by", "topic"]
-    flags += ["--max_completion_tokens", LIMIT]
-    with redirect_stdout(io.StringIO()) as printed:
-        words = [ranks.DEMO, "--data", folder / "val.jsonl", "--out", out, *flags]
-        evaluate.main([str(word) for word in words])
-    return data, pd.read_json(out, lines=True), printed.getvalue()
-
-
-def test_overlong_prompts_and_bad_references_count_as_wrong_and_cut_ones_are_marked(sampled):
-    data, rows, _ = sampled
+    write_lines(tmp_path / "val.jsonl", data)
+    out = tmp_path / "v.jsonl"
+    flags = f"--preset demo --temperature 0.7 --k 1 8 --by topic --max_completion_tokens {LIMIT}"
+    paths = ["--data", str(tmp_path / "val.jsonl"), "--out", str(out)]
+    evaluate.main([str(ranks.DEMO), *paths, *flags.split()])
+    rows = pd.read_json(out, lines=True)
+    right = rows.groupby("problem").reward.sum()
+    assert 0 < right[0] < 8
+    assert not right[1:].any()
     statuses = rows.groupby("problem").status.agg(set)
     assert statuses[1] == {"overlong_prompt"}
     assert statuses[2] == {"bad_gold"}
-    assert not rows[rows.problem > 0].reward.any()
     cut = rows[rows.truncated]
     assert set(cut.problem) == {2}
     assert set(cut.tokens) == {LIMIT}
     assert [*rows.topic[::8]] == [row["topic"] for row in data]
-
-
-def test_pass_at_k_is_printed_over_all_problems(sampled):
-    """Samples of a problem differ."""
-    _, rows, printed = sampled
-    right = rows.groupby("problem").reward.sum()
-    assert 0 < right[0] < 8
-    assert f"pass@1: {right[0] / 24:.2%} ±" in printed
-    assert "pass@8: 33.33% ± 33.33%" in printed

@@ -45,9 +45,7 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
 def test_several_methods_are_compared_first_in_the_page_and_on_the_terminal(tmp_path, capsys):
     """Both have the same evaluations: no difference, with one seed."""
     runs = make(tmp_path / "a"), make(tmp_path / "b", **GOLDILOCKS)
-    html, words = page_of(*runs, out=tmp_path / "page.html")
-    assert "<title>uniform, goldilocks: cold on data.jsonl" in html
-    assert '<a href="#run1">uniform, seed 0</a>' in html
+    _, words = page_of(*runs, out=tmp_path / "page.html")
     sentence = "goldilocks − uniform: +0.0 points at 16 completions, with one seed"
     assert sentence in capsys.readouterr().out
     order = re.escape(sentence) + ".*compute-matched.*latest 20 steps.*Newest samples"
