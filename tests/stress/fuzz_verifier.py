@@ -144,11 +144,17 @@ def draw(family: str, rng: random.Random) -> tuple[str, str]:
     return gold, rf"So \boxed{{{answer}}}."
 
 
-def grade(number: int, rng: random.Random) -> pd.DataFrame:
-    """Grade so many generated answers, a row for each: family, status, seconds, gold, end."""
+def main(argv: list[str] | None = None) -> int:
+    """Grade generated answers; print the statuses, bad verdicts, and the longest time. Returns the
+    exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--answers", type=int, default=20_000, help="generated answers")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    rng = random.Random(options.seed)
     rows = []
     with Verifier(workers=1) as verifier:
-        for i in range(number):
+        for i in range(options.answers):
             # Hostile answers take the longest: one of 200.
             family = "hostile" if i % 200 == 199 else FAMILIES[i % 5]
             gold, completion = draw(family, rng)
@@ -157,16 +163,7 @@ def grade(number: int, rng: random.Random) -> pd.DataFrame:
             seconds = time.monotonic() - start
             end = ascii(completion[-150:])  # some have half a surrogate pair
             rows.append([family, verdict.status, seconds, gold, end])
-    return pd.DataFrame(rows, columns=["family", "status", "seconds", "gold", "end"])
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Print the statuses, bad verdicts, and the longest time. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--answers", type=int, default=20_000, help="generated answers")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(argv)
-    rows = grade(options.answers, random.Random(options.seed))
+    rows = pd.DataFrame(rows, columns=["family", "status", "seconds", "gold", "end"])
     print(rows.groupby(["family", "status"]).size().to_string())
     is_bad = (rows.status == "correct") != (rows.family == "right")
     bad = rows[is_bad | (rows.status == "crash")]
