@@ -138,8 +138,15 @@ def test_a_step_follows_figure_1(mocks):
 def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(mocks):
     """7 has one right answer of one; 5 has one of five, from the second round; 9 has none."""
     metrics = take_step(mocks)
-    expected = {"groups": 3, "completions": 8, "reward_mean": 2 / 8, "trained_live": 1 / 2}
-    expected |= {"own": 3, "loss": 0.5, "step": 4}
+    expected = {
+        "groups": 3,
+        "completions": 8,
+        "reward_mean": 2 / 8,
+        "trained_live": 1 / 2,
+        "own": 3,
+        "loss": 0.5,
+        "step": 4,
+    }
     assert {name: metrics[name] for name in expected} == expected
     assert metrics["seconds"] > 0
 
@@ -186,10 +193,6 @@ PROBLEMS = SimpleNamespace(  # question i is "i", its reference answer "gold i"
 )
 
 
-def answers(prompts, *_, **__):
-    return [completion() for _ in prompts]
-
-
 @pytest.fixture
 def student() -> train.Student:
     """A student without a policy. Its generator makes completions of one token, which are right;
@@ -199,7 +202,10 @@ def student() -> train.Student:
     student.layout = one_rank()
     student.tokenizer = Mock(decode=lambda ids: "".join(map(str, ids)))
     student.encode = lambda question: [5] * int(question)
-    student.generator = Mock(**{"generate.side_effect": answers})
+    student.generator = Mock()
+    student.generator.generate.side_effect = lambda prompts, *_, **__: [
+        completion() for _ in prompts
+    ]
     student.verifier = Mock()
     right = Verdict(1.0, "correct")
     student.verifier.grade.side_effect = lambda texts, *_: [right] * len(texts)
@@ -391,11 +397,13 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_pat
 @pytest.mark.slow
 def test_resume_is_bit_identical_with_all_options_and_without_lag(halfway, tmp_path):
     """tests/plumbing/test_faults.py resumes with the default options, and lag 1."""
-    flags = "--loss dapo --resample_rounds 2 --update_iterations 2 --kl_coef 0.01 --teacher_lag 0"
-    flags += " --entropy_coef 0.0003 --dead_rows out --advantage_std sample --checkpoint_every 1"
-    flags += " --lr_schedule linear --activation_checkpointing --teacher_mode lora --steps 2"
-    flags += " --group_size 2 --prompts_per_step 8 --sampler softmax --teacher_ranks 1"
-    flags += " --sampler_args temperature=0.1"
+    flags = """
+        --loss dapo --resample_rounds 2 --update_iterations 2 --kl_coef 0.01 --teacher_lag 0
+        --entropy_coef 0.0003 --dead_rows out --advantage_std sample --checkpoint_every 1
+        --lr_schedule linear --activation_checkpointing --teacher_mode lora --steps 2
+        --group_size 2 --prompts_per_step 8 --sampler softmax --teacher_ranks 1
+        --sampler_args temperature=0.1
+    """
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     ranks.run(whole, *flags.split(), ranks=2, data=halfway)
     shutil.copytree(whole, resumed)
