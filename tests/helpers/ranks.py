@@ -79,9 +79,7 @@ def free_port() -> int:
 
 
 def _rank(rank, n, local, port, folder, command, before):
-    end_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
-    if end_with_parent:  # not on a Mac
-        end_with_parent(signal.SIGKILL)  # where pytest itself is killed
+    torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
     # If Python's collector ended a process group that a test has left, it would wait for threads
     # that a fork does not have.
     gc.freeze()
@@ -121,16 +119,6 @@ def on_ranks(n: int, tmp_path, body, *arguments):
     ended = torchrun(n, tmp_path, command)
     assert not any(ended.statuses), ended
     return torch.load(out)
-
-
-def script(main, folder, *words) -> Ended:
-    """Run main() of a command of this project, with these words, in a fork of this process."""
-
-    def command():
-        sys.argv = [main.__module__, *map(str, words)]
-        return main() or 0
-
-    return torchrun(1, folder, command)
 
 
 # ---- runs of train.py
