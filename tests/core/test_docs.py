@@ -19,7 +19,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from plumbing.config import PRESETS
-from plumbing.files import read_lines, write_lines
+from plumbing.files import read_lines
 from sampler import FOLDER, SAMPLERS, find_sampler
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import run
@@ -148,14 +148,8 @@ def test_every_command_preset_and_sampler_has_its_line():
 
 @pytest.mark.slow
 def test_run_folder_md_names_exactly_the_files_of_a_run_and_their_keys(halfway, tmp_path):
-    """Two short runs together log every key."""
-    folder, static, rated = (tmp_path / name for name in ("goldilocks", "static", "rated.jsonl"))
-    write_lines(rated, [row | {"rate": 0.5} for row in read_lines(halfway / "train.jsonl")])
-    flags = ("--sampler", "static", "--column", "rate", "--kl_coef", 0.1, "--mismatch", "mask")
-    run(folder, "--steps", 2, data=halfway)
-    run(static, "--steps", 2, *flags, "--train_data", rated, data=halfway)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write((static / "metrics.jsonl").read_text())
+    folder = tmp_path / "run"
+    run(folder, "--steps", 2, "--kl_coef", 0.1, "--mismatch", "mask", data=halfway)
     for name in ("metrics.jsonl", "selections.jsonl", "samples.jsonl", "evals/step_N.jsonl"):
         named = names_in(section("docs/run_folder.md", name))
         rows = read_lines(folder / name.replace("N", "0"))
