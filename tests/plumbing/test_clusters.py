@@ -14,17 +14,22 @@ from tests.helpers.models import save_tiny_model
 pytestmark = pytest.mark.slow
 
 
-RETRAINED = {"family": "qwen3", "initializer_range": 0.2}
-FILE = "teacher_model_files"
-DATA, TEACHER = (f"{name}: ranks 0 and 1 differ: " for name in ("data_crc32", FILE))
 FILES = {  # the change to the second machine's files; the status, the error
     "missing data": (
         lambda d: (d / "train.jsonl").unlink(),
         2,
         "No such file or directory: 'train.jsonl'",
     ),
-    "other data": (lambda d: shutil.copy(d / "val.jsonl", d / "train.jsonl"), 4, DATA),
-    "another teacher": (lambda d: save_tiny_model(d / "teacher", **RETRAINED), 4, TEACHER),
+    "other data": (
+        lambda d: shutil.copy(d / "val.jsonl", d / "train.jsonl"),
+        4,
+        "data_crc32: ranks 0 and 1 differ: ",
+    ),
+    "another teacher": (
+        lambda d: save_tiny_model(d / "teacher", "qwen3", initializer_range=0.2),
+        4,
+        "teacher_model_files: ranks 0 and 1 differ: ",
+    ),
     "another --out": (lambda disk: None, 4, "No such file or directory: 'run/config.json'"),
 }
 
@@ -72,8 +77,13 @@ def test_the_batch_script_requeues_a_job_that_was_stopped_at_its_time_limit(case
     for name, body in (SLURM | {"torchrun": torchrun}).items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    job = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "8"}
-    job |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "64"}
+    job = {
+        "SLURM_JOB_ID": "17",
+        "SLURM_NNODES": "2",
+        "SLURM_GPUS_ON_NODE": "8",
+        "SLURM_CPUS_PER_TASK": "64",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
     line = ["bash", ranks.ROOT / "docs/slurm.sh", "--sampler", "my own"]
     script = subprocess.Popen(line, cwd=tmp_path, env=os.environ | job)
     calls, pids = tmp_path / "calls", tmp_path / "pids"
@@ -87,6 +97,5 @@ def test_the_batch_script_requeues_a_job_that_was_stopped_at_its_time_limit(case
     lines = calls.read_text().splitlines()
     flags = "--nnodes 2 --nproc_per_node 8 --master_addr node7 --master_port 20017 train.py"
     agents = [f"--node_rank {n} {flags} --sampler my own" for n in range(2)]
-    assert lines[0] == "scontrol show hostnames "
-    assert sorted(lines[1:3]) == agents
+    assert sorted(lines[:3]) == [*agents, "scontrol show hostnames "]
     assert lines[3:] == (["scancel --signal=TERM 17", "scontrol requeue 17"] if requeued else [])

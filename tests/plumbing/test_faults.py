@@ -154,6 +154,6 @@ def test_a_run_resumes_with_another_number_of_ranks(whole, halfway, tmp_path):
     assert all(row["grad_norm"] > 0 for row in metrics_of(folder)[1:])
     chosen = [row["chosen"] for row in read_lines(folder / "selections.jsonl")]
     assert len(chosen) == len(set(chosen)) == 24  # no problem twice, none lost
-    for name in ("step", "teacher_updates"):
-        resumed, expected = ([row.get(name) for row in metrics_of(f)] for f in (folder, whole))
-        assert resumed == expected
+    updates = [row.get("teacher_updates") for row in metrics_of(whole)]
+    assert [row["step"] for row in metrics_of(folder)] == [0, 1, 2, 3, 4]
+    assert [row.get("teacher_updates") for row in metrics_of(folder)] == updates
