@@ -11,7 +11,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from plumbing.files import read_lines
 from scripts import prepare_data
-from scripts.prepare_data import arguments, normalise, prepare
+from scripts.prepare_data import arguments, prepare
 from scripts.sources import SOURCES
 from tests.helpers.checks import rejected
 from tests.helpers.files import write
@@ -86,16 +86,12 @@ def test_every_row_is_kept_or_counted(case, tmp_path, verifier):
     assert facts["rows_read"] == len(rows)
 
 
-def rank(row):
-    """Rank a problem by the SHA-256 of its text."""
-    return hashlib.sha256(f"0\n{normalise(row['problem'])}".encode()).digest()
-
-
 def test_both_files_are_ranked_by_sha_256_and_may_keep_repeats(tmp_path):
     rows = table(OWN, *((text, "1") for text in "abcdef")) * 2
     file = write(tmp_path / "in.json", rows)
     _, train, val = run(file, tmp_path / "out", "--val_size 2 --keep_repeats")
-    first, second, *rest = sorted(rows, key=rank)[::2]
+    rows.sort(key=lambda row: hashlib.sha256(f"0\n{row['problem']}".encode()).digest())
+    first, second, *rest = rows[::2]
     assert val == [first, second]
     assert train == [row for row in rest for _ in range(2)]
 

@@ -16,8 +16,13 @@ from scripts import reasoning_tasks
 from studies import cold_start
 from tests.helpers.optional import need_reasoning_gym
 
-ROW = {"problem": "2 + 3 - 1 =", "expected_answer": "4", "task": "chain_sum", "level": 1}
-ROW |= {"extra_info": {"expression": "2 + 3 - 1"}}
+ROW = {
+    "problem": "2 + 3 - 1 =",
+    "expected_answer": "4",
+    "task": "chain_sum",
+    "level": 1,
+    "extra_info": {"expression": "2 + 3 - 1"},
+}
 SHOWN = [(ROW["problem"], r" 2 + 3 = 5. 5 - 1 = 4. \boxed{4}")]
 EQUATION = re.compile(r"(?:^|\. |: ) ?(-?\d+ [-+*/] -?\d+) = (-?\d+)(?=\.)")
 

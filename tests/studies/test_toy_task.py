@@ -29,12 +29,6 @@ def test_demo_data_are_the_seeds_to_the_byte():
     assert text == (DEMO / "val.jsonl").read_text() + (DEMO / "train.jsonl").read_text()
 
 
-def parts_of(row) -> tuple[str, list[toy_task.Skill]]:
-    """Split a problem's text into its start and its words, which are of its topic."""
-    match = re.fullmatch(r"(\w+): Start at (\d+)\. Apply (.+)\.", row["problem"])
-    return match[2], [SKILLS[match[1]][word] for word in match[3].split()]
-
-
 def test_rules_by_hand():
     """Digits move, or each grows, counting 9, 1, 2 past nine."""
     states = [toy_task.apply_rule("479", rule) for rule in ("roll", "flip", "rise", "ends")]
@@ -45,7 +39,10 @@ def test_only_the_right_reading_of_a_problem_gives_its_answer():
     """Answers have three digits other than 0: equal numbers are equal texts for the verifier. So a
     problem is solved with the product of its words' rates."""
     for row in TRAIN + VAL:
-        state, skills = parts_of(row)
+        topic, state, words = re.fullmatch(
+            r"(\w+): Start at (\d+)\. Apply (.+)\.", row["problem"]
+        ).groups()
+        skills = [SKILLS[topic][word] for word in words.split()]
         # All 2^n choices of rule or habit, the right one first.
         choices = itertools.product(*((skill.rule, skill.habit) for skill in skills))
         right, *wrong = [reduce(toy_task.apply_rule, rules, state) for rules in choices]
