@@ -5,11 +5,14 @@ import importlib.util
 import inspect
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grpo import Group
 from plumbing.errors import InputError, first_lines
+
+if TYPE_CHECKING:  # the verifier's workers do not import torch
+    from grpo import Group
 
 
 def path_of(spec: str) -> Path | None:
@@ -95,7 +98,7 @@ def check_scores(utilities_P_K, shape: tuple[int, int]) -> np.ndarray:
     return utilities_P_K
 
 
-def check_proposals(groups: list[Group], n_problems: int) -> None:
+def check_proposals(groups: list["Group"], n_problems: int) -> None:
     """Raise InputError unless the groups of a round are new ones of distinct problems, of at least
     one completion."""
     problems = [group.problem for group in groups]
@@ -109,7 +112,7 @@ def check_proposals(groups: list[Group], n_problems: int) -> None:
         )
 
 
-def check_trained(trained: list[Group], groups: list[Group]) -> None:
+def check_trained(trained: list["Group"], groups: list["Group"]) -> None:
     """Raise InputError if a sampler proposed nothing, or if the groups that its train_on has chosen
     hold a completion twice, or one that was not drawn in this step."""
     if not groups:

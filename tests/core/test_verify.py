@@ -1,6 +1,8 @@
 """verify.py: which answers earn 1, which golds can be verified, custom rewards."""
 
 import random
+import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -17,6 +19,11 @@ from verify import Verdict, Verifier, extract_boxed
 ANSWERS = read_lines(ROOT / "tests/grading/answers.jsonl")
 BOXES = read_lines(ROOT / "tests/grading/boxes.jsonl")
 CORRECT, WRONG_ANSWER = Verdict(1.0, "correct"), Verdict(0.0, "wrong")
+
+
+def test_the_workers_do_not_import_torch():
+    program = "import sys, verify; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def box(answer: str) -> str:
