@@ -268,29 +268,25 @@ class TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
-        logp = []
-        entropy = []
-        normaliser = []
+        parts = []
         hidden_parts = hidden_N_D.split(chunk)
         target_parts = targets_N.split(chunk)
         for h, y in zip(hidden_parts, target_parts, strict=True):
             z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
-            normaliser.append(z.logsumexp(dim=-1))
+            normaliser_n = z.logsumexp(dim=-1)
             log_p = z.log_softmax(dim=-1)
             logp_n_1 = log_p.gather(1, y[:, None])
-            logp.append(logp_n_1[:, 0])
             p = log_p.exp()
             p_log_p = log_p.mul_(p)
             minus_entropy_n = p_log_p.sum(dim=-1)
-            entropy.append(-minus_entropy_n)
-        entropy_N = torch.cat(entropy)
-        normaliser_N = torch.cat(normaliser)
+            parts.append((logp_n_1[:, 0], -minus_entropy_n, normaliser_n))
+        logp_N, entropy_N, normaliser_N = map(torch.cat, zip(*parts, strict=True))
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
         ctx.temperature = temperature
         vocabulary = len(weight_V_D)
         ctx.chunk_logits = chunk * vocabulary // 4
-        return torch.cat(logp), entropy_N
+        return logp_N, entropy_N
 
     @staticmethod
     def backward(ctx, grad_logp_N, grad_entropy_N):

@@ -117,7 +117,7 @@ class Sampler:
 
     def load_state_dict(self, state: dict) -> None:
         self.rng.bit_generator.state = state["rng"]
-        for name in state.keys() - {"rng"}:
+        for name in state.keys() - {*GIVEN}:
             setattr(self, name, state[name])
 
     def new_groups(self, index_P) -> list[Group]:
@@ -339,9 +339,8 @@ class Goldilocks(Pooled):
         return super().state_dict() | {"teacher": self.teacher.state_dict()}
 
     def load_state_dict(self, state):
-        own = dict(state)
-        self.teacher.load_state_dict(own.pop("teacher"))
-        super().load_state_dict(own)
+        super().load_state_dict(state)
+        self.teacher.load_state_dict(state["teacher"])
 
     def metrics(self):
         return super().metrics() | self.teacher.metrics()
@@ -373,10 +372,11 @@ def find_sampler(spec: str) -> type[Sampler]:
 def step_metrics(groups: list[Group], trained: list[Group]) -> Metrics:
     """Compute the statistics of a step's groups, the share of live ones among those that are
     trained on, and the teacher's errors."""
-    metrics = reward_metrics(groups)
-    metrics["trained_live"] = _mean([group.live for group in trained])
-    metrics |= teacher_metrics(groups)
-    return metrics
+    return {
+        **reward_metrics(groups),
+        "trained_live": _mean([group.live for group in trained]),
+        **teacher_metrics(groups),
+    }
 
 
 def reward_metrics(groups: list[Group]) -> Metrics:

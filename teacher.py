@@ -343,9 +343,7 @@ class Teacher:
         if self.rank:
             return
         merge_lora(weights, self.model)
-        head = {}
-        for name in ("head.weight", "head.bias"):
-            head[name] = weights.pop(name)
+        head = {name: weights.pop(name) for name in ("head.weight", "head.bias")}
         backbone = {name.removeprefix("backbone."): weight for name, weight in weights.items()}
         architecture = type(self.model.backbone)
         config = self.model.backbone.config

@@ -80,8 +80,6 @@ class WorkerPool:
     that an attempt at a job may take, for jobs that sleep."""
 
     def __init__(self, command: list[str], size: int, wall_seconds: float):
-        if size < 1:
-            raise ValueError(f"workers {size}: must be at least 1")
         self.command = command
         self.size = size
         self.wall_seconds = wall_seconds

@@ -114,8 +114,6 @@ pool.run([{{"code": {kill_and_sleep!r}}}])
 
 
 def test_a_pool_that_cannot_start_is_an_error():
-    with pytest.raises(ValueError, match="workers 0: must be at least 1"):
-        WorkerPool([], 0, 1.0)
     with pytest.raises(RuntimeError, match="a worker did not start: exit status 7"):
         running(1, prepare="sys.exit(7)").__enter__()
     with pytest.raises(InputError, match=r"\A--flag x: must be y\Z"):
