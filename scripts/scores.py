@@ -19,7 +19,6 @@ Shapes: S seeds, A amounts of a cost.
 """
 
 import warnings
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -31,72 +30,85 @@ from scripts import analysis
 RUN = ["task", "arm", "seed"]
 TOTALS = ["completions", "cpu_seconds", "live"]
 COLUMNS = [*RUN, "model_crc32", "problems", "step", *TOTALS, "dead", "accuracy"]
-RATIOS = {"cpu": "cpu_seconds", "r": "live"}  # of a summary: to the baseline's
+# Checksum -> columns: rows that agree in these must not differ in it.
+SAME = {
+    "model_crc32": ["task", "seed"],  # made on another processor, a model may be another
+    "train_data_crc32": ["task"],
+    "val_data_crc32": ["task"],
+    "reward_crc32": ["task"],
+    "sampler_crc32": ["task", "arm"],
+}
 SPENT = 0.95  # of the budget: a run that spent less is not compared
 DRAWS = 2000  # of a bootstrap
 ROUNDING = 1e-6  # relative, of amounts
 
 
-def of_run(run: analysis.Run, cores: float, **key) -> pd.DataFrame:
+def of_run(run: analysis.Run, cores: float, checksums=SAME, **key) -> pd.DataFrame:
     """Compute the rows of a run. key: its task, arm and seed. cores: how many its processes used: a
-    step's CPU seconds are its seconds times these. Raises InputError if the run was never
-    evaluated."""
+    step's CPU seconds are its seconds times these. checksums: further columns, for `together`.
+    Raises InputError if the run was never evaluated."""
     m = run.metrics.reindex(columns=["completions", "seconds", "groups", "zero_variance"])
     steps = m[["completions"]].assign(
         cpu_seconds=m.seconds * cores,
         live=(1 - m.zero_variance) * m.groups,
     )
-    steps[steps.index == 0] = 0.0  # step 0 only evaluates
+    steps.loc[0] = 0.0  # it only evaluates
     rows = steps.cumsum(skipna=False)
     rows["accuracy"] = run.accuracy
-    evaluations = rows.accuracy.notna().cumsum()
-    evaluations_before = evaluations.shift(fill_value=0)
-    since_evaluation = m.zero_variance.groupby(evaluations_before)
+    evaluations_to_come = rows.accuracy.notna()[::-1].cumsum()
+    since_evaluation = m.zero_variance.groupby(evaluations_to_come)
     rows["dead"] = since_evaluation.transform("mean")
     files = sorted(run.config.get("model_files", {}).items())
     weights = [str(crc32) for name, crc32 in files if name.endswith(("safetensors", "commit"))]
     known = rows.dropna(subset="accuracy")
-    return known.reset_index(names="step").assign(
-        **key,
-        model_crc32="+".join(weights),
-        problems=run.problems,
-    )
+    facts = {name: run.config.get(name) for name in checksums}
+    facts |= {"model_crc32": "+".join(weights) or None, "problems": run.problems}
+    return known.reset_index(names="step").assign(**facts, **key)
 
 
 def read(path) -> pd.DataFrame:
     """Read a CSV of scores. Raises ValueError where a column is missing, OSError."""
     texts = {"task": str, "arm": str, "model_crc32": str}
-    rows = pd.read_csv(path, dtype=texts, usecols=COLUMNS)
-    return rows[COLUMNS].fillna(dict.fromkeys(texts, ""))
+    return pd.read_csv(path, dtype=texts, usecols=COLUMNS).fillna({"task": ""})
 
 
 def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """Put tables into one. Raises InputError if there is none, or if runs that are to be paired
-    began from different weights: a model that was made on another processor may have others."""
+    """Put tables into one. Raises InputError if there is none, or if runs differ in a checksum in
+    which they must be the SAME."""
     if not parts:
         raise InputError("no run is finished")
-    rows = pd.concat(parts, ignore_index=True)[COLUMNS]
-    known = rows[rows.model_crc32 != ""]
-    models = known.groupby(["task", "seed"]).model_crc32.nunique()
-    if (models > 1).any():
-        task, seed = models.idxmax()
-        raise InputError(f"{task} seed {seed}: its runs have different models: choose new seeds")
-    return rows
+    rows = pd.concat(parts, ignore_index=True)
+    for name in rows.columns.intersection([*SAME]):
+        key = SAME[name]
+        variants = rows.groupby(key)[name].nunique()
+        if (variants > 1).any():
+            raise InputError(
+                f"runs of {key} {variants.idxmax()!r} differ in {name} of config.json: run some "
+                "again, or choose new seeds"
+            )
+    return rows[COLUMNS]
 
 
 def read_curves(runs: pd.DataFrame, at_A, column="accuracy", cost="completions") -> pd.DataFrame:
-    """Read a column of an arm's runs at amounts of a cost, linear between the rows that have it.
-    Returns by seed its `level`, the mean over amounts, and whether a row is among them."""
+    """Return a column of an arm's runs (A, S) by cost and seed, at all rows that have it and at
+    at_A. It is linear between the rows of a run, and level before the first and after the last."""
+    known = runs.dropna(subset=column).pivot(index=cost, columns="seed", values=column)
+    amounts = known.index.union(at_A)
+    return known.reindex(amounts).interpolate("index", limit_direction="both")
+
+
+def read_levels(runs: pd.DataFrame, at_A, column="accuracy", cost="completions") -> pd.Series:
+    """Return by seed the mean over amounts of a cost of what `read_curves` reads there."""
+    curves = read_curves(runs, at_A, column, cost)
+    return curves.loc[at_A].mean()
+
+
+def are_measured(runs: pd.DataFrame, at_A, cost: str) -> bool:
+    """Whether each run has an evaluation among amounts of a cost."""
     first = at_A[0] * (1 - ROUNDING)
     last = at_A[-1] * (1 + ROUNDING)
-    lines = {}
-    known = runs.dropna(subset=column).sort_values("completions")
-    for seed, run in known.groupby("seed"):
-        spent = run[cost]
-        level_A = np.interp(at_A, spent, run[column])
-        is_measured = spent.between(first, last).any()
-        lines[seed] = (level_A.mean(), is_measured)
-    return pd.DataFrame.from_dict(lines, orient="index", columns=["level", "measured"])
+    is_among = runs[cost].between(first, last)
+    return is_among.groupby(runs.seed).any().all()
 
 
 def gain(arm, base, at_A, cost="completions", ratio=1.0) -> dict:
@@ -104,18 +116,16 @@ def gain(arm, base, at_A, cost="completions", ratio=1.0) -> dict:
     at `ratio` times these. Returns the arm's points over the baseline, the limits of the interval
     and the p of a t-test paired by seed (NaN for one seed), the last amount `at`, and a text."""
     base_A = ratio * at_A
-    arm_S = read_curves(arm, at_A, cost=cost)
-    base_S = read_curves(base, base_A, cost=cost)
-    difference_S = arm_S.level - base_S.level
+    arm_S = read_levels(arm, at_A, cost=cost)
+    base_S = read_levels(base, base_A, cost=cost)
     with warnings.catch_warnings(action="ignore"):  # of NaN for one seed, of equal differences
-        test = stats.ttest_rel(arm_S.level, base_S.level)
+        test = stats.ttest_rel(arm_S, base_S)
     low, high = test.confidence_interval()
-    points = difference_S.mean()
-    seeds = len(difference_S)
-    measured = arm_S.measured & base_S.measured
+    points = (arm_S - base_S).mean()
+    seeds = len(arm_S)
     at = at_A[-1]
     text = f"{points:+.1f}"
-    if not measured.all():
+    if not (are_measured(arm, at_A, cost) and are_measured(base, base_A, cost)):
         text = f"≈ {text}"
     if seeds > 1:
         text += f" ({low:+.1f} to {high:+.1f})"
@@ -142,33 +152,10 @@ def holm(p: pd.Series) -> pd.Series:
     return corrected.reindex(p.index)
 
 
-def bootstrap(statistic: Callable, n: int) -> tuple[float, float, float]:
-    """Return a statistic of n items, which takes their indices, and its 95% bootstrap interval, NaN
-    if n is 1 or the statistic is NaN. Draws of which it is NaN are left out."""
-    value = statistic(np.arange(n))
-    if n == 1 or np.isnan(value):
-        return value, np.nan, np.nan
-    rng = np.random.default_rng(0)
-    draws = rng.integers(n, size=(DRAWS, n))
-    of_draws = [statistic(draw) for draw in draws]
-    low, high = np.nanquantile(of_draws, [0.025, 0.975])
-    return value, low, high
-
-
-def until(budget: float, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracies of an arm's runs (A, S) at all evaluations up to a budget and there,
-    linear between those of a run, by completions and seed."""
-    accuracy = runs.pivot(index="completions", columns="seed", values="accuracy")
-    completions = accuracy.index.union([budget])
-    accuracy = accuracy.reindex(completions)
-    known = accuracy.interpolate("index", limit_direction="both")
-    return known.loc[:budget]
-
-
 def first_reach(accuracy: pd.DataFrame, seeds, level: float) -> float:
-    """Return the completions at which the mean curve of some seeds, columns of what `until`
-    returns, first reaches a level; infinity if it does not. The curve is made monotone by isotonic
-    regression, and is linear between its points."""
+    """Return the completions at which the mean curve of some seeds, columns of `read_curves`, first
+    reaches a level; infinity if it does not. The curve is made monotone by isotonic regression, and
+    is linear between its points."""
     accuracy_A_S = accuracy.to_numpy()
     mean_A = accuracy_A_S[:, seeds].mean(axis=1)
     monotone_A = optimize.isotonic_regression(mean_A).x
@@ -186,24 +173,33 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
     the arm's as `value` (0: the arm does not reach it, and is below `bound`; NaN: the baseline is
     there from the start), its bootstrap interval over seeds (NaN for one seed), and a text."""
     budget = at_A[-1]
-    level_S = read_curves(base, at_A).level.to_numpy()
-    of_base = until(budget, base)
-    of_arm = until(budget, arm)
+    level_S = read_levels(base, at_A).to_numpy()
+    of_base = read_curves(base, [budget]).loc[:budget]
+    of_arm = read_curves(arm, [budget]).loc[:budget]
 
-    def reached_by_base(seeds, level) -> float:
+    def reached_by_base(seeds) -> float:
+        reached = first_reach(of_base, seeds, level_S[seeds].mean())
         # A curve that falls at the end may not reach the mean over its last third.
-        return min(budget, first_reach(of_base, seeds, level))
+        return min(budget, reached) or np.nan
 
     def ratio(seeds) -> float:
-        level = level_S[seeds].mean()
-        by_base = reached_by_base(seeds, level)
-        by_arm = first_reach(of_arm, seeds, level)
-        return by_base / by_arm if by_base else np.nan
+        by_arm = first_reach(of_arm, seeds, level_S[seeds].mean())
+        return reached_by_base(seeds) / by_arm
 
-    seeds = len(level_S)
-    value, low, high = bootstrap(ratio, seeds)
-    reached = reached_by_base(range(seeds), level_S.mean())
-    bound = reached / budget
+    seeds = range(len(level_S))
+    value = ratio(seeds)
+    low = high = np.nan
+    if len(seeds) > 1 and value >= 0:
+        draws = stats.bootstrap(
+            [seeds],
+            ratio,
+            n_resamples=DRAWS,
+            vectorized=False,
+            method="percentile",
+            rng=np.random.default_rng(0),
+        )
+        low, high = draws.confidence_interval
+    bound = reached_by_base(seeds) / budget
     text = f"{value:.2g}"
     if not value:
         text = f"not reached, < {bound:.2g}"
@@ -218,25 +214,37 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
     }
 
 
-def describe(runs: pd.DataFrame, at_A) -> dict:
-    """Describe an arm at the budget: means over its runs, NaN where not known."""
-    budget = at_A[-1]
+def mean_dead(runs: pd.DataFrame, budget: float) -> float:
+    """Return the share of dead groups up to a budget, mean over an arm's runs; NaN if not known."""
     is_within = runs.completions <= budget * (1 + ROUNDING)
     within = runs[is_within].dropna(subset="dead")
-    by_seed = within.groupby("seed")
-    steps = by_seed.step.diff().fillna(within.step)
-    dead_steps = (within.dead * steps).groupby(within.seed).sum()
-    dead_S = dead_steps / by_seed.step.max()
-    at_budget = {}
-    for name, column in RATIOS.items():
-        of_runs = read_curves(runs, [budget], column)
-        at_budget[name] = of_runs.level.mean()
-    return at_budget | {
+    dead_S = []
+    for _, run in within.groupby("seed"):
+        steps = np.diff(run.step, prepend=0)  # since the row before
+        dead = np.average(run.dead, weights=steps)
+        dead_S.append(dead)
+    return pd.Series(dead_S, dtype=float).mean()
+
+
+def describe(runs: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
+    """Describe an arm at the budget: means over its runs, NaN where not known, and ratios to the
+    baseline's."""
+    budget = at_A[-1]
+
+    def ratio(column: str) -> float:
+        own_S = read_levels(runs, [budget], column)
+        base_S = read_levels(base, [budget], column)
+        return own_S.mean() / base_S.mean()
+
+    return {
         "seeds": runs.seed.nunique(),
         "problems": runs.problems.max(),
-        "before": read_curves(runs, [0]).level.mean(),
-        "accuracy": read_curves(runs, at_A).level.mean(),
-        "dead": dead_S.mean(),
+        "before": read_levels(runs, [0]).mean(),
+        "accuracy": read_levels(runs, at_A).mean(),
+        "dead": mean_dead(runs, budget),
+        "base_dead": mean_dead(base, budget),
+        "r": ratio("live"),
+        "cpu": ratio("cpu_seconds"),
     }
 
 
@@ -256,8 +264,7 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
     at_equal_cpu = {"text": "–"}
     both = pd.concat([arm, base])
     if both.cpu_seconds.notna().all():
-        by_run = both.groupby(["arm", "seed"])
-        cpu_seconds = by_run.cpu_seconds.max().min()
+        cpu_seconds = both.groupby(RUN).cpu_seconds.max().min()
         cpu_A = at_A * (cpu_seconds / budget)
         at_equal_cpu = gain(arm, base, cpu_A, "cpu_seconds")
     return {
@@ -281,12 +288,10 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
     lines = []
     for task, of_task in finished.groupby("task", sort=False):
         base = of_task[of_task.arm == baseline]
-        of_base = describe(base, at_A)
         for arm, runs in of_task.groupby("arm", sort=False):
-            line = describe(runs, at_A)
-            line |= {"task": task, "arm": arm, "base": of_base}
+            line = describe(runs, base, at_A) | {"task": task, "arm": arm}
             if arm != baseline:
-                ratio = devices.get(arm, 1.0) / devices.get(baseline, 1.0)
+                ratio = devices[arm] / devices[baseline]
                 line |= compare(runs, base, at_A, ratio)
             lines.append(line)
     if not any("gain" in line for line in lines):
@@ -294,10 +299,7 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
             f"no run of {baseline} and of another arm with its seed has spent {budget:,.0f} "
             "completions"
         )
-    summary = pd.json_normalize(lines, sep="_")
-    for name in RATIOS:
-        summary[name] /= summary[f"base_{name}"]
-    return summary
+    return pd.json_normalize(lines, sep="_")
 
 
 def select(rows: pd.DataFrame, arms: list[str], tasks: list[str]) -> pd.DataFrame:

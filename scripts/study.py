@@ -56,9 +56,6 @@ from scripts.runner import Job, Runner, note
 
 SPEED_UP = ["task", "arm", "base_dead", "dead", "r"]  # columns of summary.csv
 SPEED_UP += [f"speed_up_{name}" for name in ("value", "low", "high", "bound")]
-# Checksums of files in config.json. The runs of a task have the same, of the sampler those of an
-# arm.
-CONTENTS = ("train_data_crc32", "val_data_crc32", "reward_crc32", "sampler_crc32")
 
 
 @dataclass
@@ -193,26 +190,18 @@ def plan_of_flags(options: "Options", words: list[str]) -> Plan:
 
 
 def score(jobs: list[Job]) -> list[pd.DataFrame]:
-    """Compute the scores of each run. Raises InputError if a task's runs began from other files."""
-    first = {}
+    """Compute the scores of each run."""
     parts = []
     for job in jobs:
-        run = analysis.Run.load(job.run)
         used = pd.DataFrame(job.usage())
-        cores = used.cpu_seconds.sum() / used.wall_seconds.sum()
         rows = scores.of_run(
-            run,
-            cores,
+            analysis.Run.load(job.run),
+            cores=used.cpu_seconds.sum() / used.wall_seconds.sum(),
             task=job.task,
             arm=job.arm,
             seed=job.seed,
         )
         parts.append(rows)
-        for fact in CONTENTS:
-            key = (fact, job.task, job.arm if fact == "sampler_crc32" else "")
-            other = first.setdefault(key, run)
-            if run.config.get(fact) != other.config.get(fact):
-                raise InputError(f"{other.folder}, {run.folder}: differ in {fact}: run one again")
     return parts
 
 

@@ -41,12 +41,11 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
     if len(methods) < 2:
         return [], []
     runs = [(name, run) for name, members in methods.items() for run in members]
-    if len({run.config.get("val_data_crc32") for _, run in runs}) > 1:
-        raise InputError("these runs have different validation sets")
     parts = [
         scores.of_run(
             run,
-            np.nan,
+            cores=np.nan,
+            checksums=["val_data_crc32"],
             task="",
             arm=name,
             seed=run.config["seed"],
@@ -58,7 +57,9 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
     if not budget:
         raise InputError("a run was not evaluated after a step: nothing can be compared yet")
     config_of = {name: run.config for name, run in runs}
-    devices = {name: TEACHER for name, config in config_of.items() if config["teacher_model"]}
+    devices = {
+        name: TEACHER if config["teacher_model"] else 1.0 for name, config in config_of.items()
+    }
     baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
     summary = scores.summarize(rows, baseline, budget, devices)
     return sentences(summary, baseline), tables(summary)

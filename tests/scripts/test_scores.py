@@ -26,7 +26,8 @@ def lines(ends, n=13, **columns):
 
 def summary_of(runs, devices=None):
     rows = scores.together(runs)
-    return scores.summarize(rows, "uniform", 1200, devices or {}).set_index("arm")
+    devices = dict.fromkeys(rows.arm, 1) | (devices or {})
+    return scores.summarize(rows, "uniform", 1200, devices).set_index("arm")
 
 
 THREE_SEEDS = {"uniform": (12, 24, 36), "mine": (24, 36, 60)}
@@ -71,7 +72,7 @@ def test_runs_of_other_weights_are_not_paired():
     runs = [run_rows("uniform", 0, [0, 1]), run_rows("mine", 0, [0, 1])]
     runs[0]["model_crc32"] = "1"
     runs[1]["model_crc32"] = "2"
-    with pytest.raises(InputError, match="seed 0: its runs have different models"):
+    with pytest.raises(InputError, match=r"runs of .*, 0\) differ in model_crc32"):
         scores.together(runs)
 
 

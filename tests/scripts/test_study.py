@@ -192,9 +192,9 @@ def test_runs_that_began_from_other_files_are_rejected(train, tmp_path):
     jobs = plan(tmp_path).jobs()
     Runner(jobs).run()
     assert len(study.score(jobs)) == 3
-    change(jobs[0].run / "config.json", val_data_crc32=1)
-    with rejected("differ in val_data_crc32: run one again"):
-        study.score(jobs)
+    change(jobs[0].run / "config.json", train_data_crc32=1)
+    with rejected("runs of ['task'] '' differ in train_data_crc32 of config.json"):
+        scores.together(study.score(jobs))
 
 
 def test_flags_make_a_plan_with_arms_named_after_their_classes():
