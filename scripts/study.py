@@ -37,7 +37,7 @@ import shlex
 import signal
 import sys
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import product
@@ -95,8 +95,8 @@ class Plan:
         """Read a plan. Raises InputError, OSError."""
         try:
             text = Path(path).read_text(encoding="utf-8")
-            plan = typed(cls, tomllib.loads(text))
-            plan.arms = {name: typed(Arm, arm) for name, arm in plan.arms.items()}
+            plan = cls(**tomllib.loads(text))
+            plan.arms = {name: Arm(**arm) for name, arm in plan.arms.items()}
             arms = {plan.baseline}.union(*plan.replace.values())
             tasks = {*plan.replace}
             for chosen in filter(None, (plan.test, plan.curve)):
@@ -107,6 +107,7 @@ class Plan:
             unknown = (arms - {*plan.arms}) | (tasks - {*plan.tasks})
             if unknown:
                 raise ValueError(f"no arm or task: {sorted(unknown)}")
+            plan.jobs()  # values and flags are of the right types
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         return plan
@@ -155,17 +156,6 @@ class Plan:
                 own = f"{flags} --seed {seed}"
                 jobs.append(Job(Path(self.out), task, name, seed, own, budget))
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
-
-
-def typed(cls: type, table: dict):
-    """Make a Plan or an Arm of a table of TOML. Raises TypeError at a key or a type that it does
-    not have."""
-    made = cls(**table)
-    for key in fields(cls):
-        value = getattr(made, key.name)
-        if not isinstance(value, key.type):
-            raise TypeError(f"{key.name} = {value!r}: must be {key.type}")
-    return made
 
 
 def plan_of_flags(options: "Options", words: list[str]) -> Plan:
@@ -259,7 +249,7 @@ class Options:
     probe: bool = opt(False, "only probe")
     problems: int = opt(200, "training problems of a probe", type=count)
     report: bool = opt(False, "only report on what is finished")
-    csv: str = opt("", "scores of runs that are not run again")
+    csv: str = opt("", "only report, on the plan's arms in a table of scores")
     jobs: int = opt(2, "runs at a time", type=count)
     until: float = opt(math.inf, "stop at this time of day", type=time_of_day, metavar="HH:MM")
     discard: bool = opt(False, "delete the weights of finished runs")
@@ -287,8 +277,8 @@ def arguments(argv) -> tuple[Options, Plan]:
 def run(plan: Plan, jobs: list[Job], options: Options) -> int:
     """Probe the tasks of which no run is finished, then run the jobs. Returns how many failed."""
     for task in plan.tasks:
-        finished = [job.finished() for job in jobs if job.task == task]
-        if options.probe or (finished and not any(finished)):
+        finished = any(job.finished() for job in jobs if job.task == task)
+        if options.probe or not finished:
             print(probe.probe(plan, task, options.problems, options.jobs))
     if options.probe:
         return 0
@@ -307,23 +297,25 @@ def main(argv=None) -> int:
     """Run the command; return its exit status, 1 if a run failed."""
     with analysis.one_line("study", ValueError):
         options, plan = arguments(argv)
-        parts = [scores.read(options.csv)] if options.csv else []
-        known = {tuple(run) for rows in parts for run in rows[scores.RUN].to_numpy()}
-        jobs = [job for job in plan.jobs() if (job.task, job.arm, job.seed) not in known]
-        for job in jobs:
-            if others := job.other_flags():
-                raise InputError(
-                    f"{job.run} was made with {others[0]}, but now has {job.flags}: undo the "
-                    "change, choose another `out`, or delete it"
-                )
-        failed = 0 if options.report else run(plan, jobs, options)
-        if options.probe:
-            return 0
-        done = [job for job in jobs if job.finished()]
-        note(f"{len(done)} of {len(jobs)} runs are finished")
-        rows = scores.together(parts + score(done))
-        if unknown := {*rows.arm} - {*plan.arms}:
-            raise InputError(f"{options.csv}: no arms of the plan: {sorted(unknown)}")
+        failed = 0
+        if options.csv:
+            rows = scores.together([scores.read(options.csv)])
+            rows = rows[rows.arm.isin(plan.arms)]
+        else:
+            jobs = plan.jobs()
+            for job in jobs:
+                if others := job.other_flags():
+                    raise InputError(
+                        f"{job.run} was made with {others[0]}, but now has {job.flags}: undo the "
+                        "change, choose another `out`, or delete it"
+                    )
+            if not options.report:
+                failed = run(plan, jobs, options)
+            if options.probe:
+                return 0
+            done = [job for job in jobs if job.finished()]
+            note(f"{len(done)} of {len(jobs)} runs are finished")
+            rows = scores.together(score(done))
         folder = Path(options.out or plan.out)
         print(write_report(rows, plan, folder), end="")
     return int(failed > 0)
