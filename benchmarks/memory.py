@@ -229,7 +229,7 @@ def main(argv=None) -> None:
     add("--ranks", type=count, nargs="+", default=None, help="of the job [1; of presets 8 1]")
     add("--card", type=float, nargs="+", default=CARDS, help="GiB of a GPU")
     begin_process()
-    with analysis.one_line("memory", ValueError):
+    with analysis.one_line("memory"):
         args, flags = parser.parse_known_args(argv)
         runs = [flags]
         worlds = [1]

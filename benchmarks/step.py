@@ -273,7 +273,7 @@ def parser() -> Parser:
 def main(argv=None) -> None:
     with (
         borrowed_process(),
-        analysis.one_line("step", ValueError, ImportError, EOFError),
+        analysis.one_line("step", EOFError),
         tempfile.TemporaryDirectory() as out,
     ):
         if launch().world > 1:

@@ -175,7 +175,7 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     begin_process()
     torch.set_num_threads(1)
-    with analysis.one_line("trl_agreement", ImportError):
+    with analysis.one_line("trl_agreement"):
         print(f"TRL {version('trl')}; {provenance()}")
     layout = train.build_layout(CONFIG)
     layout.connect(CONFIG.timeout_minutes)

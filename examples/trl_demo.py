@@ -114,7 +114,7 @@ def main(argv: list[str]) -> None:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
     parser = command_line.Parser(__doc__)
     command_line.add_fields(parser, Config, USED)
-    with analysis.one_line("trl_demo", ValueError, ImportError):
+    with analysis.one_line("trl_demo"):
         given = parser.parse_args(argv)  # rejects flags that this trainer would ignore
         c = train.parse(["--preset", "demo", "--sampler", "uniform", *argv])
         if "out" not in given:

@@ -146,10 +146,11 @@ def parser(doc: str | None, runs: bool = False, out: str = "") -> argparse.Argum
 
 @contextmanager
 def one_line(command: str, *also: type[Exception]):
-    """Turn errors of ours, of files, and those named into one line on stderr and an exit status: 2,
-    or as training's, such as 3 for logits that are not finite."""
+    """Turn errors of ours, of files, of values and of missing packages, and those named, into one
+    line on stderr and an exit status: 2, or as training's, such as 3 for logits that are not
+    finite."""
     try:
         yield
-    except (RunError, OSError, *also) as error:
+    except (RunError, OSError, ValueError, ImportError, *also) as error:
         print_error(error, command)
         sys.exit(getattr(error, "status", InputError.status))

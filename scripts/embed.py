@@ -65,7 +65,7 @@ def main(argv=None) -> None:
     add("--max_prompt_tokens", type=count, default=Config.max_prompt_tokens, help="(%(default)s)")
     args = parser.parse_args(argv)
     begin_process()
-    with analysis.one_line("embed", ValueError, SafetensorError):
+    with analysis.one_line("embed", SafetensorError):
         device = device_type("auto")
         check_teacher(args.model, args.max_prompt_tokens)
         problems = Problems(args.data)

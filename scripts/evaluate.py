@@ -182,7 +182,7 @@ def evaluate(args: Namespace) -> None:
 
 
 def main(argv=None) -> None:
-    with borrowed_process(), analysis.one_line("evaluate", ValueError):
+    with borrowed_process(), analysis.one_line("evaluate"):
         evaluate(arguments(argv))
 
 

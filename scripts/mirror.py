@@ -100,7 +100,7 @@ def main(argv=None) -> None:
     add("--follow", action="store_true", help="continue until the run is finished")
     args = parser.parse_args(argv)
     run_dir = args.run.resolve()  # "runs/latest" is named as what it points to
-    with suppress(KeyboardInterrupt), analysis.one_line("mirror", ImportError):
+    with suppress(KeyboardInterrupt), analysis.one_line("mirror"):
         steps = mirror(run_dir, args.to, args.out, args.follow)
         print(f"{steps} steps copied")
 

@@ -169,7 +169,7 @@ def main(argv=None) -> None:
     help = "horizontal axis of the curves (%(default)s)"
     parser.add_argument("--x", choices=AMOUNTS, default="steps", help=help)
     args = parser.parse_args(argv)
-    with analysis.one_line("plot", ValueError):
+    with analysis.one_line("plot"):
         methods = analysis.load_methods(args.runs)
         figure = draw(methods, args.x)
         args.out.parent.mkdir(parents=True, exist_ok=True)

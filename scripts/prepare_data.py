@@ -230,7 +230,7 @@ def prepare(args: Namespace) -> dict:
 
 
 def main(argv=None) -> None:
-    with analysis.one_line("prepare_data", ValueError):
+    with analysis.one_line("prepare_data"):
         print(json.dumps(prepare(arguments(argv))))
 
 

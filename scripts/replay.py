@@ -155,7 +155,7 @@ def main(argv=None) -> int:
     parser.add_argument("--step", type=count, required=True, help="the step to train again")
     args = parser.parse_args(argv)
     begin_process()
-    with analysis.one_line("replay", ValueError):
+    with analysis.one_line("replay"):
         config, layout = load(args.run)
         with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
 

@@ -61,7 +61,7 @@ class Job:
     def steps(self) -> int:
         """Return the steps that the next process is to reach: those of the flags or, when they are
         done, as many more as the rest of the budget needs."""
-        steps = settings(self.flags)["steps"]
+        steps = parse(self.flags).steps
         done, spent = self.done()
         if spent and done >= steps:
             steps = done + max(0, math.ceil((self.budget - spent) * done / spent))
@@ -73,9 +73,9 @@ class Job:
         free = {"out": ""}
         if self.budget:
             free["steps"] = 0
-        wanted = settings(self.flags) | free
+        wanted = vars(parse(self.flags)) | free
         flags = [process["flags"] for process in self.usage()]
-        return [made for made in flags if settings(made) | free != wanted]
+        return [made for made in flags if vars(parse(made)) | free != wanted]
 
     def discard(self) -> None:
         """Delete all weights of the run, which can then be scored, but not evaluated or resumed."""
@@ -84,9 +84,9 @@ class Job:
                 shutil.rmtree(self.run / name)
 
 
-def settings(flags: str) -> dict:
+def parse(flags: str) -> train.Config:
     """Return the settings that flags of train.py give. Raises ValueError."""
-    return vars(train.parse(shlex.split(flags)))
+    return train.parse(shlex.split(flags))
 
 
 @dataclass

@@ -52,7 +52,7 @@ from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
 from scripts import analysis, plot, probe, report, scores, verdict
-from scripts.runner import Job, Runner, note
+from scripts.runner import Job, Runner, note, parse
 
 SPEED_UP = ["task", "arm", "base_dead", "dead", "r"]  # columns of summary.csv
 SPEED_UP += [f"speed_up_{name}" for name in ("value", "low", "high", "bound")]
@@ -121,8 +121,7 @@ class Plan:
     def config(self, arm: str) -> Config:
         """Parse the flags of an arm on the first task. Raises ValueError."""
         first = next(iter(self.tasks))
-        flags = self.flags_of(first, arm)
-        return train.parse(shlex.split(flags))
+        return parse(self.flags_of(first, arm))
 
     @cached_property
     def devices(self) -> dict[str, float]:
@@ -145,7 +144,7 @@ class Plan:
         for task, name in product(self.tasks, self.arms):
             budget = self.spends(name)
             flags = self.flags_of(task, name)
-            c = train.parse(shlex.split(flags))
+            c = parse(flags)
             if c.lr_schedule != "constant":
                 # At equal completions, arms that spend more a step would be at a higher rate.
                 raise InputError(f"{flags}: --lr_schedule {c.lr_schedule}: must be constant")
@@ -295,7 +294,7 @@ def run(plan: Plan, jobs: list[Job], options: Options) -> int:
 
 def main(argv=None) -> int:
     """Run the command; return its exit status, 1 if a run failed."""
-    with analysis.one_line("study", ValueError):
+    with analysis.one_line("study"):
         options, plan = arguments(argv)
         failed = 0
         if options.csv:

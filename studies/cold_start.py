@@ -273,7 +273,7 @@ def main(argv=None) -> None:
     help = "share of the demonstrations that give the answer without steps (%(default)s)"
     add("--direct", type=fraction, default=0.0, help=help)
     add("--seed", type=int, default=0, help="of the demonstrations and their order (%(default)s)")
-    with analysis.one_line("cold_start", ValueError):
+    with analysis.one_line("cold_start"):
         run(parser.parse_args(argv))
 
 

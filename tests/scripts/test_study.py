@@ -88,7 +88,7 @@ def test_runs_are_pairs_seed_by_seed_in_folders_of_task_and_arm(tmp_path):
     jobs = plan(tmp_path, ("[arms]", tasks)).jobs()
     folders = ["a b/uniform/seed1", "a b/Goldilocks/seed1", "a b/uniform/seed2"]
     assert [str(job.run.relative_to(tmp_path / "runs")) for job in jobs] == folders
-    samplers = [runner.settings(job.flags)["sampler"] for job in jobs]
+    samplers = [runner.parse(job.flags).sampler for job in jobs]
     assert samplers == ["mopps", "goldilocks", "mopps"]
 
 
