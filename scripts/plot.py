@@ -16,11 +16,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from scipy.special import expit, logit
 
-from scripts import analysis, scores
+from scripts import analysis
 from scripts.analysis import AMOUNTS, Run
 
-# Okabe and Ito's colours, with a grey instead of black, which a dark page would hide.
-COLOURS = ["#0072B2", "#E69F00", "#888888", "#56B4E9", "#D55E00", "#009E73", "#CC79A7"]
+# Okabe and Ito's colours, with a grey instead of black, which a dark page would hide, and a red
+# instead of yellow.
+COLOURS = ["#0072B2", "#E69F00", "#888888", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#882255"]
 GREY = "#808080"  # of all text: readable on light and dark pages, as pictures are transparent
 LOOK = {
     "axes.prop_cycle": cycler(linestyle=["-", "--", ":"]) * cycler(color=COLOURS),
@@ -102,15 +103,15 @@ def draw(methods: dict[str, list[Run]], amount: str = "steps", keys=PANELS) -> F
 @matplotlib.rc_context(LOOK)
 def draw_study(rows: pd.DataFrame) -> Figure:
     """Draw the accuracy of a study's arms by completions, a panel a task, from its scores."""
-    tasks = rows.task.unique()
+    tasks = rows.groupby("task", sort=False)
     arms = rows.arm.unique()
     columns = len(tasks)
     legend_lines = len(arms) / columns
     figure = Figure(figsize=(4.4 * columns, 4 + 0.2 * legend_lines), layout="constrained")
-    for place, task in enumerate(tasks, 1):
+    for place, (task, of_task) in enumerate(tasks, 1):
         axes = figure.add_subplot(1, columns, place)
         for arm in arms:
-            runs = scores.select(rows, arms=[arm], tasks=[task])
+            runs = of_task[of_task.arm == arm]
             curves = runs.pivot(index="completions", columns="seed", values="accuracy")
             draw_mean(axes, arm, curves)
         axes.set(title=task, xlabel="completions", ylabel="accuracy, %")
@@ -119,19 +120,15 @@ def draw_study(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_speed_ups(axes, rows: pd.DataFrame, number: int) -> None:
-    """Draw an arm's line, shifted a little by its number modulo 5."""
-    colour = COLOURS[number % len(COLOURS)]
-    marker = "osD"[number // len(COLOURS) % 3]
-    shifted = logit(rows.base_dead) + 0.06 * (number % 5)
+def draw_speed_ups(axes, rows: pd.DataFrame, shift: float) -> None:
+    """Draw an arm's line in the next colour, shifted in log-odds so that bars do not overlap."""
+    shifted = logit(rows.base_dead) + shift
     rows = rows.set_index(expit(shifted))
     value = rows.speed_up_value.replace(0, np.nan)
-    below = value - rows.speed_up_low
-    above = rows.speed_up_high - value
-    bars = [below, above]
-    axes.errorbar(rows.index, value, bars, color=colour, marker=marker, label=rows.arm.iloc[0])
+    bars = [value - rows.speed_up_low, rows.speed_up_high - value]
+    line, *_ = axes.errorbar(rows.index, value, bars, marker="o", label=rows.arm.iloc[0])
     missed = rows.speed_up_bound[value.isna()]
-    axes.plot(missed, color=colour, **MISSED)
+    axes.plot(missed, color=line.get_color(), **MISSED)
 
 
 @matplotlib.rc_context(LOOK)
@@ -143,7 +140,7 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
     curve = curve.sort_values("base_dead", kind="stable")
     by_arm = curve.groupby("arm", sort=False)
     for number, (_, rows) in enumerate(by_arm):
-        draw_speed_ups(axes, rows, number)
+        draw_speed_ups(axes, rows, 0.06 * (number % 5))
     axes.plot([], [], color=GREY, label="not reached: at most this", **MISSED)
     axes.axhline(1, color=GREY, linewidth=1)
     for number, (label, height) in enumerate(lines.items()):
