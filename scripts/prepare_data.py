@@ -21,6 +21,7 @@ from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from sys import intern
 
@@ -124,10 +125,10 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
     rows_read = len(usable) + dropped.total()
     answers = sorted({answer for _, answer, _ in usable})
     print("checking the reference answers")
-    is_valid = dict(zip(answers, verifier.check_golds(answers), strict=True))
+    valid = {*compress(answers, verifier.check_golds(answers))}
     table = defaultdict(list)
     for rank, answer, line in usable:
-        if is_valid[answer]:
+        if answer in valid:
             table[rank].append(line)
         else:
             dropped["unverifiable_answer"] += 1
@@ -178,12 +179,12 @@ def load_both(source: Source, held_out: Source | None) -> tuple:
     """Read the data sets. Returns the rows to train on, those to validate on, which are the same
     without a data set of their own, and the manifest."""
     with Verifier(workers=4) as verifier:
-        if not held_out:
-            table, manifest = load(source, verifier)
-            return table, table, manifest
-        val, validation = load(held_out, verifier)
+        validation = load(held_out, verifier) if held_out else None
         train, manifest = load(source, verifier)
-    return train, val, manifest | {"validation": validation}
+    if not validation:
+        return train, train, manifest
+    val, manifest["validation"] = validation
+    return train, val, manifest
 
 
 def split(train: dict, val: dict, size: int | None) -> tuple[list[str], dict, int]:

@@ -79,12 +79,12 @@ def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
         raise InputError("no run is finished")
     rows = pd.concat(parts, ignore_index=True)
     for name in rows.columns.intersection([*SAME]):
-        key = SAME[name]
-        variants = rows.groupby(key)[name].nunique()
+        label = rows[SAME[name]].astype(str).agg(" ".join, axis=1)
+        variants = rows[name].groupby(label).nunique()
         if (variants > 1).any():
             raise InputError(
-                f"runs of {key} {variants.idxmax()!r} differ in {name} of config.json: run some "
-                "again, or choose new seeds"
+                f"runs of {variants.idxmax()!r} differ in {name} of config.json: run some again or "
+                "choose new seeds"
             )
     return rows[COLUMNS]
 

@@ -40,7 +40,6 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
     Raises InputError if a run was not evaluated after a step, or the validation sets differ."""
     if len(methods) < 2:
         return [], []
-    runs = [(name, run) for name, members in methods.items() for run in members]
     parts = [
         scores.of_run(
             run,
@@ -50,13 +49,14 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
             arm=name,
             seed=run.config["seed"],
         )
-        for name, run in runs
+        for name, runs in methods.items()
+        for run in runs
     ]
     rows = scores.together(parts)
     budget = rows.groupby(scores.RUN).completions.max().min()
     if not budget:
         raise InputError("a run was not evaluated after a step: nothing can be compared yet")
-    config_of = {name: run.config for name, run in runs}
+    config_of = {name: runs[0].config for name, runs in methods.items()}
     devices = {
         name: TEACHER if config["teacher_model"] else 1.0 for name, config in config_of.items()
     }
