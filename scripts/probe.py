@@ -67,19 +67,14 @@ def advice(p: pd.Series) -> str:
     within_0_1 = np.clip(dead, 1e-4, 1 - 1e-4)
     distance = logit(named.base_dead) - logit(within_0_1)
     row = named.iloc[distance.abs().argmin()]
-    here = f"{dead:.1%} of groups are dead"
-    name = "Goldilocks with --candidates auto"
-    there = f"in our study of a toy task, where {row.base_dead:.1%} were dead"
-    low = row.speed_up_low
-    high = row.speed_up_high
-    if low <= TEACHER:
-        return (
-            f"{here}: little to gain, begin with uniform ({name} was {low:.2g} to {high:.2g} times "
-            f"as fast {there}; its Teacher costs 4/3)."
-        )
-    least = 1 / high
-    most = 1 / low
-    return f"{here}: {name} needed {least:.2g} to {most:.2g} of uniform's completions {there}."
+    text = (
+        f"{dead:.1%} of groups are dead. In our study of a toy task, where {row.base_dead:.1%} "
+        f"were, Goldilocks with --candidates auto was {row.speed_up_low:.2g} to "
+        f"{row.speed_up_high:.2g} times as fast as uniform; its Teacher costs 4/3."
+    )
+    if row.speed_up_low <= TEACHER:
+        text += " Little to gain: begin with uniform."
+    return text
 
 
 def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:

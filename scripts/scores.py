@@ -216,7 +216,7 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
 
 def mean_dead(runs: pd.DataFrame, budget: float) -> float:
     """Return the share of dead groups up to a budget, mean over an arm's runs; NaN if not known."""
-    is_within = runs.completions <= budget * (1 + ROUNDING)
+    is_within = runs.completions.between(1, budget * (1 + ROUNDING))
     within = runs[is_within].dropna(subset="dead")
     dead_S = []
     for _, run in within.groupby("seed"):
