@@ -11,7 +11,6 @@ measures the peak of a process on a GPU.
 
 import functools
 import os
-import sys
 from bisect import bisect_left
 from dataclasses import replace
 from unittest.mock import patch
@@ -241,4 +240,4 @@ def main(argv=None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

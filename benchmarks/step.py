@@ -7,7 +7,8 @@
 On several ranks, metrics.jsonl of a short run has the same parts.
 
 With --random_weights the models have the shapes of --model and --teacher_model, random weights and
-the demo's tokenizer and problems, and rewards are scripted.
+the demo's tokenizer and problems. Rewards are scripted with --dead, and with --random_weights or
+--trl, where it is 0.6 by default.
 
 --trl BATCH: TRL, with this per_device_train_batch_size, runs in a process of its own. Both sides
 take one step in each pair, the first and the second side change places from pair to pair, and the
@@ -25,7 +26,6 @@ import multiprocessing
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -263,10 +263,8 @@ def parser() -> Parser:
     add("--random_weights", action="store_true", default=False, help="download nothing")
     add("--repeats", type=count, default=10, help="steps measured [10]")
     add("--warmup", type=natural, default=2, help="steps before these [2]")
-    dead = "share of scripted dead groups [graded; with --random_weights or --trl 0.6]"
-    add("--dead", type=fraction, default=None, help=dead)
-    trl = "also measure TRL, with this per_device_train_batch_size"
-    add("--trl", type=count, default=None, metavar="BATCH", help=trl)
+    add("--dead", type=fraction, default=None, help="share of dead groups, scripted [see above]")
+    add("--trl", type=count, default=None, metavar="BATCH", help="also measure TRL")
     return flags
 
 
@@ -290,4 +288,4 @@ def main(argv=None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

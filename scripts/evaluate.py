@@ -105,8 +105,7 @@ def arguments(argv) -> Namespace:
     parser = analysis.parser(__doc__)
     add = parser.add_argument
     add("model", help="hub id, Hugging Face directory, or run directory")
-    help = "JSONL or Parquet [the run's or the preset's validation file]"
-    add("--data", dest="val_data", help=help)
+    add("--data", dest="val_data", help="JSONL or Parquet [validation file of run or preset]")
     add("--temperature", type=non_negative, default=0.0, help="0 is greedy [0]")
     add(
         "--k",

@@ -163,8 +163,9 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
 
 def main(argv=None) -> None:
     parser = analysis.parser(__doc__, runs=True, out="figures/training.png")
-    help = "horizontal axis of the curves (%(default)s)"
-    parser.add_argument("--x", choices=AMOUNTS, default="steps", help=help)
+    parser.add_argument(
+        "--x", choices=AMOUNTS, default="steps", help="horizontal axis (%(default)s)"
+    )
     args = parser.parse_args(argv)
     with analysis.one_line("plot"):
         methods = analysis.load_methods(args.runs)

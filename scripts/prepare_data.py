@@ -157,8 +157,7 @@ def arguments(argv) -> Namespace:
     add("--gold", help="field of the reference answer (the source's)")
     add("--out", help="new folder for the files (data/SOURCE)")
     add("--val_size", type=count, help="problems to validate on (the source's)")
-    help = "write repeated training rows too, as the paper did"
-    add("--keep_repeats", action="store_true", help=help)
+    add("--keep_repeats", action="store_true", help="write repeated rows too, as the paper did")
     return parser.parse_args(argv)
 
 

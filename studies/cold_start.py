@@ -265,13 +265,11 @@ def main(argv=None) -> None:
     parser = analysis.parser(__doc__, out="models/cold")
     add = parser.add_argument
     add("model", help="hub id or Hugging Face directory, or `new`")
-    help = "drawn from the easy levels of prepare_data's rows (%(default)s)"
-    add("--demonstrations", type=count, default=960, help=help)
+    add("--demonstrations", type=count, default=960, help="rows of easy levels (%(default)s)")
     add("--steps", type=count, default=100, help="(%(default)s)")
     add("--batch", type=count, default=12, help="demonstrations a step (%(default)s)")
     add("--learning_rate", type=non_negative, default=1e-4, help="(%(default)s)")
-    help = "share of the demonstrations that give the answer without steps (%(default)s)"
-    add("--direct", type=fraction, default=0.0, help=help)
+    add("--direct", type=fraction, default=0.0, help="share without steps (%(default)s)")
     add("--seed", type=int, default=0, help="of the demonstrations and their order (%(default)s)")
     with analysis.one_line("cold_start"):
         run(parser.parse_args(argv))
