@@ -110,7 +110,10 @@ class SampledTrainer(GRPOTrainer):
         sizes = [group.size for group in self.groups]
         if sizes != [G] * self.n:
             raise InputError(f"the sampler proposes groups of {sizes}, which TRL cannot take")
-        return [group.problem for group in self.groups for _ in range(G)]
+        problem_B = []
+        for group in self.groups:
+            problem_B += [group.problem] * G
+        return problem_B
 
     def _calculate_rewards(self, *arguments):
         """Return the rewards of all processes, completions by functions, after the sampler."""

@@ -99,6 +99,28 @@ class Run:
             raise InputError(f"{self.folder}: never evaluated, so there is nothing to compare")
         return accuracy
 
+    def scores(self, cores: float, checksums, **key) -> pd.DataFrame:
+        """Compute the run's rows of a table of scores (scores.py). key: its task, arm and seed.
+        cores: how many its processes used: a step's CPU seconds are its seconds times these.
+        checksums: of config.json, that become columns."""
+        m = self.metrics.reindex(columns=["completions", "seconds", "groups", "zero_variance"])
+        steps = m[["completions"]].assign(
+            cpu_seconds=m.seconds * cores,
+            live=(1 - m.zero_variance) * m.groups,
+        )
+        steps.loc[0] = 0.0  # it only evaluates
+        rows = steps.cumsum(skipna=False)
+        rows["accuracy"] = self.accuracy
+        evaluations_to_come = rows.accuracy.notna()[::-1].cumsum()
+        since_evaluation = m.zero_variance.groupby(evaluations_to_come)
+        rows["dead"] = since_evaluation.transform("mean")
+        files = self.config.get("model_files", {}).items()
+        weights = [str(crc32) for name, crc32 in files if name.endswith(("safetensors", "commit"))]
+        known = rows.dropna(subset="accuracy")
+        facts = {name: self.config.get(name) for name in checksums}
+        facts |= {"model_crc32": "+".join(weights) or None, "problems": self.problems}
+        return known.reset_index(names="step").assign(**facts, **key)
+
 
 def method_name(sampler: str) -> str:
     """Return what a report calls a sampler: the class of FILE.py:CLASS, or the name of one."""

@@ -25,11 +25,10 @@ import pandas as pd
 from scipy import optimize, stats
 
 from plumbing.errors import InputError
-from scripts import analysis
 
 RUN = ["task", "arm", "seed"]
-TOTALS = ["completions", "cpu_seconds", "live"]
-COLUMNS = [*RUN, "model_crc32", "problems", "step", *TOTALS, "dead", "accuracy"]
+COLUMNS = [*RUN, "model_crc32", "problems", "step"]
+COLUMNS += ["completions", "cpu_seconds", "live", "dead", "accuracy"]
 # Checksum -> columns: rows that agree in these must not differ in it.
 SAME = {
     "model_crc32": ["task", "seed"],  # made on another processor, a model may be another
@@ -41,29 +40,6 @@ SAME = {
 SPENT = 0.95  # of the budget: a run that spent less is not compared
 DRAWS = 2000  # of a bootstrap
 ROUNDING = 1e-6  # relative, of amounts
-
-
-def of_run(run: analysis.Run, cores: float, checksums=SAME, **key) -> pd.DataFrame:
-    """Compute the rows of a run. key: its task, arm and seed. cores: how many its processes used: a
-    step's CPU seconds are its seconds times these. checksums: further columns, for `together`.
-    Raises InputError if the run was never evaluated."""
-    m = run.metrics.reindex(columns=["completions", "seconds", "groups", "zero_variance"])
-    steps = m[["completions"]].assign(
-        cpu_seconds=m.seconds * cores,
-        live=(1 - m.zero_variance) * m.groups,
-    )
-    steps.loc[0] = 0.0  # it only evaluates
-    rows = steps.cumsum(skipna=False)
-    rows["accuracy"] = run.accuracy
-    evaluations_to_come = rows.accuracy.notna()[::-1].cumsum()
-    since_evaluation = m.zero_variance.groupby(evaluations_to_come)
-    rows["dead"] = since_evaluation.transform("mean")
-    files = sorted(run.config.get("model_files", {}).items())
-    weights = [str(crc32) for name, crc32 in files if name.endswith(("safetensors", "commit"))]
-    known = rows.dropna(subset="accuracy")
-    facts = {name: run.config.get(name) for name in checksums}
-    facts |= {"model_crc32": "+".join(weights) or None, "problems": run.problems}
-    return known.reset_index(names="step").assign(**facts, **key)
 
 
 def read(path) -> pd.DataFrame:
@@ -252,13 +228,12 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
     """Compare an arm with the baseline over the seeds that both have, by amounts of completions.
     ratio: its devices over the baseline's. A run that has spent SPENT of the budget counts as one
     that spent all."""
-    arm = arm[arm.seed.isin(base.seed)]
-    base = base[base.seed.isin(arm.seed)]
+    arm = arm.query("seed in @base.seed")
+    base = base.query("seed in @arm.seed")
     if arm.empty:
         return {}
     budget = at_A[-1]
-    base_by_seed = base.groupby("seed")
-    base_spent = base_by_seed.completions.max().min()
+    base_spent = base.groupby("seed").completions.max().min()
     matched = min(budget, max(budget, base_spent) / ratio)
     matched_A = at_A * (matched / budget)
     at_equal_cpu = {"text": "–"}
@@ -294,15 +269,15 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
                 ratio = devices[arm] / devices[baseline]
                 line |= compare(runs, base, at_A, ratio)
             lines.append(line)
-    if not any("gain" in line for line in lines):
+    summary = pd.json_normalize(lines, sep="_")
+    if "gain_points" not in summary:
         raise InputError(
             f"no run of {baseline} and of another arm with its seed has spent {budget:,.0f} "
             "completions"
         )
-    return pd.json_normalize(lines, sep="_")
+    return summary
 
 
 def select(rows: pd.DataFrame, arms: list[str], tasks: list[str]) -> pd.DataFrame:
     """Return the rows of these arms and tasks."""
-    of_arms = rows[rows.arm.isin(arms)]
-    return of_arms[of_arms.task.isin(tasks)]
+    return rows.query("arm in @arms and task in @tasks")

@@ -41,8 +41,7 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
     if len(methods) < 2:
         return [], []
     parts = [
-        scores.of_run(
-            run,
+        run.scores(
             cores=np.nan,
             checksums=["val_data_crc32"],
             task="",

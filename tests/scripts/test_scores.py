@@ -129,7 +129,7 @@ def test_a_verdict_says_what_the_seeds_resolve():
 def test_a_runs_rows_by_hand(tmp_path):
     """Two steps of an hour, of which half a core was used; of 2 groups a step one is live."""
     run = make_run(tmp_path / "run", verdicts=[[0, 0], [0, 1], [1, 1]])
-    rows = scores.of_run(Run.load(run), cores=0.5, task="", arm="uniform", seed=0)
+    rows = Run.load(run).scores(cores=0.5, checksums=[], task="", arm="uniform", seed=0)
     names = ["step", "completions", "cpu_seconds", "live", "dead", "accuracy", "problems"]
     assert rows[names].to_numpy()[1:].tolist() == [
         [1, 8, 1800, 1, 0.5, 50, 2],
