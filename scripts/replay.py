@@ -37,17 +37,16 @@ from verify import Verifier
 def recorded_proposals(rows: list[dict], P: int) -> Iterator[tuple[list[Group], dict]]:
     """Yield what the Teacher's ranks sent in each round of a run, P groups and no metrics. rows: of
     its selections.jsonl."""
-    groups = []
-    for row in rows:
-        utilities = [math.nan if u is None else u for u in row["utilities"]]
-        group = Group(
+    groups = [
+        Group(
             row["chosen"],
             size=row["completions"],
             pool=row["pool"],
-            utilities=utilities,
+            utilities=[math.nan if u is None else u for u in row["utilities"]],
             explored=row["explored"],
         )
-        groups.append(group)
+        for row in rows
+    ]
     for first in range(0, len(groups), P):
         yield groups[first : first + P], {}
 

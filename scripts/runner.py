@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import pandas as pd
+
 import train
 from plumbing.files import read_lines, write_lines
 
@@ -46,6 +48,11 @@ class Job:
         return (
             read_lines(self.run.with_suffix(".usage.jsonl"), torn=True) if self.run.exists() else []
         )
+
+    def cores(self) -> float:
+        """Return how many cores the run's processes used."""
+        used = pd.DataFrame(self.usage())
+        return used.cpu_seconds.sum() / used.wall_seconds.sum()
 
     def done(self) -> tuple[int, float]:
         """Return how many steps the run has finished, and the completions that these spent."""

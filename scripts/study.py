@@ -180,18 +180,16 @@ def plan_of_flags(options: "Options", words: list[str]) -> Plan:
 
 def score(jobs: list[Job]) -> list[pd.DataFrame]:
     """Compute the scores of each run."""
-    parts = []
-    for job in jobs:
-        used = pd.DataFrame(job.usage())
-        rows = analysis.Run.load(job.run).scores(
-            cores=used.cpu_seconds.sum() / used.wall_seconds.sum(),
+    return [
+        analysis.Run.load(job.run).scores(
+            cores=job.cores(),
             checksums=scores.SAME,
             task=job.task,
             arm=job.arm,
             seed=job.seed,
         )
-        parts.append(rows)
-    return parts
+        for job in jobs
+    ]
 
 
 def time_of_day(text: str) -> float:
