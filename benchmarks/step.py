@@ -256,19 +256,14 @@ def measure(config: train.Config, args: Namespace) -> None:
     print(f"{title}; {provenance()}\n{steps_table(measured)}", flush=True)
 
 
-def parser() -> Parser:
-    """The command line."""
-    flags = Parser(__doc__, epilog="Other flags are train.py's.")
-    add = flags.add_argument
+def main(argv=None) -> None:
+    parser = Parser(__doc__, epilog="Other flags are train.py's.")
+    add = parser.add_argument
     add("--random_weights", action="store_true", default=False, help="download nothing")
     add("--repeats", type=count, default=10, help="steps measured [10]")
     add("--warmup", type=natural, default=2, help="steps before these [2]")
     add("--dead", type=fraction, default=None, help="share of dead groups, scripted [see above]")
     add("--trl", type=count, default=None, metavar="BATCH", help="also measure TRL")
-    return flags
-
-
-def main(argv=None) -> None:
     with (
         borrowed_process(),
         analysis.one_line("step", EOFError),
@@ -276,7 +271,7 @@ def main(argv=None) -> None:
     ):
         if launch().world > 1:
             raise InputError("runs in one process: start it without torchrun")
-        args, flags = parser().parse_known_args(argv)
+        args, flags = parser.parse_known_args(argv)
         flags = ["--preset", "demo", "--device", "auto", *flags, "--out", out]
         if args.trl:
             # Scripted rewards teach nothing, so a small rate keeps the model as it is.

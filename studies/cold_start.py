@@ -20,7 +20,6 @@ encoding of them; each digit is a token.
 import itertools
 import math
 import random
-import re
 import tempfile
 from argparse import Namespace
 from itertools import chain, islice
@@ -64,14 +63,9 @@ WARMUP = 0.1  # of the steps
 
 
 def chain_sum(info: dict) -> str:
-    """2 + 3 = 5. 5 - 1 = 4."""
-    total, *terms = re.findall(r"[+-] \d+|\d+", info["expression"])
-    text = ""
-    for term in terms:
-        line = f"{total} {term}"
-        total = sympy.sympify(line)
-        text += f" {line} = {total}."
-    return text.lstrip()
+    """2 + 3 = 5. Easy levels have two terms."""
+    expression = info["expression"]
+    return f"{expression} = {sympy.sympify(expression)}."
 
 
 def sum_of_products(factors: list[tuple[int, int]]) -> str:

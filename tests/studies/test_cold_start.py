@@ -17,13 +17,13 @@ from studies import cold_start
 from tests.helpers.optional import need_reasoning_gym
 
 ROW = {
-    "problem": "2 + 3 - 1 =",
-    "expected_answer": "4",
+    "problem": "2 + 3 =",
+    "expected_answer": "5",
     "task": "chain_sum",
     "level": 1,
-    "extra_info": {"expression": "2 + 3 - 1"},
+    "extra_info": {"expression": "2 + 3"},
 }
-SHOWN = [(ROW["problem"], r" 2 + 3 = 5. 5 - 1 = 4. \boxed{4}")]
+SHOWN = [(ROW["problem"], r" 2 + 3 = 5. \boxed{5}")]
 EQUATION = re.compile(r"(?:^|\. |: ) ?(-?\d+ [-+*/] -?\d+) = (-?\d+)(?=\.)")
 
 
@@ -31,7 +31,7 @@ def test_a_share_of_the_demonstrations_is_direct():
     rng = random.Random(0)
     assert cold_start.demonstrations([ROW], 0.0, rng) == SHOWN
     shown = cold_start.demonstrations([ROW] * 1000, 0.25, rng)
-    direct = sum(completion == r" \boxed{4}" for _, completion in shown)
+    direct = sum(completion == r" \boxed{5}" for _, completion in shown)
     assert 200 < direct < 300
 
 
@@ -43,9 +43,10 @@ def test_products_by_hand():
     assert cold_start.products({"expression": "12 * 4"}) == "12 * 4 = 48."
 
 
-def test_all_tasks_and_levels_have_steps_and_each_with_two_operands_is_right():
+def test_easy_levels_of_all_tasks_have_steps_and_each_with_two_operands_is_right():
     need_reasoning_gym()
-    rows = [row for row in reasoning_tasks.rows(per_level=4) if row["expected_answer"]]
+    rows = reasoning_tasks.rows(per_level=8, hardest=cold_start.EASY)
+    rows = [row for row in rows if row["expected_answer"]]
     shown = cold_start.demonstrations(rows, 0.0, random.Random(0))
     steps = [step for _, completion in shown for step in EQUATION.findall(completion)]
     wrong = [(left, right) for left, right in steps if sympify(left) != int(right)]
