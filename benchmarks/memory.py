@@ -213,12 +213,12 @@ def memory_table(runs: list[list[str]], world: int, cards: list[float]) -> str:
     for c in configs:
         cells = {
             "student + teacher ranks": f"{world - c.teacher_ranks} + {c.teacher_ranks}",
-            "rows (--per_device_batch_size)": str(c.per_device_batch_size),
+            "rows (--per_device_batch_size)": c.per_device_batch_size,
         }
-        cells |= {name: f"{size:.1f}" for name, size in rank_gib(c, world).items()}
-        cells |= {f"most rows on {card:g} GiB": str(most_rows(c, world, card)) for card in cards}
+        cells |= rank_gib(c, world)
+        cells |= {f"most rows on {card:g} GiB": most_rows(c, world, card) for card in cards}
         columns[c.preset] = cells
-    return pd.DataFrame(columns).to_string()
+    return pd.DataFrame(columns).to_string(float_format="{:.1f}".format)
 
 
 def main(argv=None) -> None:

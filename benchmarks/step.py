@@ -193,12 +193,9 @@ def trl_steps(config: train.Config, args: Namespace) -> Iterator[dict]:
     process = context.Process(target=run_trl, args=(theirs, config, args), daemon=True)
     process.start()
     theirs.close()
-    try:
-        while True:
-            ours.send("take a step")
-            yield ours.recv()
-    finally:
-        process.terminate()
+    while True:
+        ours.send("take a step")
+        yield ours.recv()
 
 
 def take_turns(ours: Iterator[dict], theirs: Iterator[dict], n: int) -> dict[str, list[dict]]:

@@ -154,8 +154,10 @@ def parser(doc: str | None, runs: bool = False, out: str = "") -> argparse.Argum
     """A command line whose --help is the docstring. It takes run directories if `runs`, and --out
     with this default."""
     escape_output()  # also that of --help
-    raw = argparse.RawDescriptionHelpFormatter
-    command_line = argparse.ArgumentParser(description=doc, formatter_class=raw)
+    command_line = argparse.ArgumentParser(
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = command_line.add_argument
     if runs:
         add("runs", nargs="+", metavar="RUN", type=Path, help="run directories")

@@ -24,7 +24,7 @@ import rollout
 import train
 from grpo import Group
 from plumbing import plugins
-from plumbing.command_line import add_fields, count, non_negative
+from plumbing.command_line import Parser, add_fields, count, non_negative
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import borrowed_process
@@ -101,8 +101,8 @@ def print_results(rows: pd.DataFrame, ks: list[int], column: str) -> None:
 
 
 def arguments(argv) -> Namespace:
-    """Parse the command line. Settings without a flag are None."""
-    parser = analysis.parser(__doc__)
+    """Parse the command line. Settings have no default."""
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("model", help="hub id, Hugging Face directory, or run directory")
     add("--data", dest="val_data", help="JSONL or Parquet [validation file of run or preset]")
@@ -115,7 +115,7 @@ def arguments(argv) -> Namespace:
         help="pass@k for each of these, from as many samples as the largest [1]",
     )
     add("--by", default="", help="print means by one or two columns of the data: task,level")
-    add("--out", type=Path, help="write the verdicts there")
+    add("--out", type=Path, default=None, help="write the verdicts there")
     add_fields(parser, train.Config, SETTINGS)
     return parser.parse_args(argv)
 
@@ -137,9 +137,8 @@ def of_run(run_dir: Path, given: dict) -> train.Config:
 def find_model(args: Namespace) -> tuple[train.Config, Path | None]:
     """Return the settings, of the run or else of the preset, with the model's name, and the
     checkpoint whose weights replace the model's, if any."""
-    flags = vars(args).items()
     names = [*SETTINGS, "val_data"]
-    given = {name: value for name, value in flags if name in names and value is not None}
+    given = {name: getattr(args, name) for name in names if name in args}
     path = Path(args.model)
     run_dir = path.parent if path.name == "student" else path
     if not (run_dir / "metrics.jsonl").exists():

@@ -133,12 +133,11 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
         else:
             dropped["unverifiable_answer"] += 1
     dropped["repeat"] = sum(map(len, table.values())) - len(table)
-    facts = {
+    return table, {
         "source": url,
         "rows_read": rows_read,
         "dropped_rows": +dropped,
     }
-    return table, facts
 
 
 def arguments(argv) -> Namespace:

@@ -87,8 +87,7 @@ class Job:
     def discard(self) -> None:
         """Delete all weights of the run, which can then be scored, but not evaluated or resumed."""
         for name in ("checkpoints", "student", "teacher"):
-            if (self.run / name).exists():
-                shutil.rmtree(self.run / name)
+            shutil.rmtree(self.run / name, ignore_errors=True)
 
 
 def parse(flags: str) -> train.Config:

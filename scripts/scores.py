@@ -210,7 +210,7 @@ def describe(runs: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
     def ratio(column: str) -> float:
         own_S = read_levels(runs, [budget], column)
         base_S = read_levels(base, [budget], column)
-        return (own_S / base_S.mean()).mean()
+        return own_S.mean() / (base_S.mean() or np.nan)
 
     return {
         "seeds": runs.seed.nunique(),

@@ -55,7 +55,7 @@ from scripts import analysis, plot, probe, report, scores, verdict
 from scripts.runner import Job, Runner, note, parse
 
 SPEED_UP = ["task", "arm", "base_dead", "dead", "r"]  # columns of summary.csv
-SPEED_UP += [f"speed_up_{name}" for name in ("value", "low", "high", "bound")]
+SPEED_UP += ["speed_up_value", "speed_up_low", "speed_up_high", "speed_up_bound"]
 
 
 @dataclass
