@@ -230,7 +230,7 @@ def provenance() -> str:
     """The machine, library versions and commit that a measurement belongs to, in one line."""
     cpu = re.search(r"model name\s*: (.+)|$", Path("/proc/cpuinfo").read_text())[1]
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    commit = subprocess.getoutput(f"git -C {Path(__file__).parent} describe --always --dirty")
+    commit = subprocess.getoutput(f"git -C {ROOT} describe --always --dirty")
     machine = f"{os.cpu_count()} cores {cpu}{gpu}, {torch.get_num_threads()} threads a process"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     return f"{machine}; {versions}; commit {commit}"

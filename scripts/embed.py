@@ -66,11 +66,10 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("embed", SafetensorError):
-        device = device_type("auto")
         check_teacher(args.model, args.max_prompt_tokens)
         problems = Problems(args.data)
         texts = [problems.question(i) for i in range(len(problems))]
-        embedding_N_D = embed(args.model, texts, args.max_prompt_tokens, device)
+        embedding_N_D = embed(args.model, texts, args.max_prompt_tokens, device_type("auto"))
         path = save(embedding_N_D, args.model, problems.path, problems.crc32)
     print(path)
 

@@ -87,11 +87,11 @@ def restore(run_dir: Path, student: train.Student, problems: Problems, start: in
 
 def is_same(logged: dict, row: dict) -> bool:
     """Whether a step's numbers, times aside, are those logged. Prints those that differ."""
-    different = {}
-    for name, value in plain(row).items():
-        is_time = name.endswith(("_s", "seconds"))
-        if name in logged and logged[name] != value and not is_time:
-            different[name] = (logged[name], value)
+    different = {
+        name: (logged[name], value)
+        for name, value in plain(row).items()
+        if not name.endswith(("_s", "seconds")) and logged.get(name, value) != value
+    }
     print(f"step {row['step']}: differences (then, now): {different}")
     return not different
 
