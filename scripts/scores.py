@@ -56,11 +56,11 @@ def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
     rows = pd.concat(parts, ignore_index=True)
     for name in rows.columns.intersection([*SAME]):
         label = rows[SAME[name]].astype(str).agg(" ".join, axis=1)
-        variants = rows[name].groupby(label).nunique()
+        variants = rows[name].groupby(label).nunique(dropna=False)
         if (variants > 1).any():
             raise InputError(
-                f"runs of {variants.idxmax()!r} differ in {name} of config.json: run some again or "
-                "choose new seeds"
+                f"runs of {variants.idxmax()!r} differ in {name}: run some again, or choose new "
+                "seeds"
             )
     return rows[COLUMNS]
 

@@ -193,7 +193,7 @@ def test_runs_that_began_from_other_files_are_rejected(train, tmp_path):
     Runner(jobs).run()
     assert len(study.score(jobs)) == 3
     change(jobs[0].run / "config.json", train_data_crc32=1)
-    with rejected("runs of '' differ in train_data_crc32 of config.json"):
+    with rejected("runs of '' differ in train_data_crc32: run some"):
         scores.together(study.score(jobs))
 
 
