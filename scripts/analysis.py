@@ -42,8 +42,11 @@ def read_table(path: Path, column: str) -> pd.DataFrame:
 
 
 def read_config(run_dir: Path) -> dict:
-    """Read config.json. Raises OSError if this is no run directory."""
-    return json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    """Read config.json. Raises InputError if this is no run directory."""
+    try:
+        return json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{run_dir}: not a run directory ({error})") from error
 
 
 @dataclass(eq=False)
@@ -55,10 +58,9 @@ class Run:
     metrics: pd.DataFrame
 
     @classmethod
-    def load(cls, folder: Path) -> "Run":
-        """Read a run, finished or not. Raises InputError or OSError if a file is missing or
-        damaged."""
-        config = read_config(folder)
+    def load(cls, folder) -> "Run":
+        """Read a run, finished or not. Raises InputError if a file is missing or damaged."""
+        config = read_config(folder := Path(folder))
         rows = read_table(folder / "metrics.jsonl", "step").set_index("step")
         return cls(folder, config, rows.astype(float))
 
