@@ -230,12 +230,9 @@ unnamed,"Goldilocks, K=auto",0.98,6,5,9
 ADVICE = {  # p̂ of the groups -> the sentence
     (0.0,) * 49 + (0.5,): "98.0% of groups are dead. In our study of a toy task, where 97.9% were, "
     "Goldilocks with --candidates auto was 4 to 8 times as fast as uniform; its Teacher costs 4/3.",
-    (
-        0.0,
-        0.5,
-    ): "50.0% of groups are dead. In our study of a toy task, where 60.0% were, Goldilocks "
-    "with --candidates auto was 1 to 1.3 times as fast as uniform; its Teacher costs 4/3. Little "
-    "to gain: begin with uniform.",
+    (0.0, 0.5): "50.0% of groups are dead. In our study of a toy task, where 60.0% were, "
+    "Goldilocks with --candidates auto was 1 to 1.3 times as fast as uniform; its Teacher costs "
+    "4/3. Little to gain: begin with uniform.",
     (0.0,) * 200: "No problem of 200 is within reach, so at most 1.5% are (95%): probe more with "
     "--problems, or begin with a cold start or easier data.",
     (1.0, 1.0, 0.5): "67% are mastered: harder data first.",
