@@ -23,8 +23,8 @@ def test_sides_alternate_and_a_ratio_is_taken_pair_by_pair():
 @pytest.mark.slow
 def test_a_table_of_one_step_with_a_teacher_in_the_process(capfd):
     """With scripted rewards, half of the groups dead."""
-    flags = ["--warmup", "0", "--repeats", "1", "--dead", "0.5", "--prompts_per_step", "4"]
-    step.main([*flags, "--group_size", "4", "--candidates", "2"])
+    flags = "--warmup 0 --repeats 1 --dead 0.5 --prompts_per_step 4 --group_size 4 --candidates 2"
+    step.main(flags.split())
     words = " ".join(capfd.readouterr().out.split())
     assert "4 x 4 completions" in words
     assert " zero_variance 0.5 0.5 0.5 " in words

@@ -136,9 +136,9 @@ def test_a_run_resumes_where_the_same_files_are_elsewhere(whole, tmp_path, halfw
     for name in ("train.jsonl", "val.jsonl"):
         shutil.copy(halfway / name, tmp_path)
     model = shutil.copytree(DEMO, tmp_path / "model")
-    flags = ["--train_data", tmp_path / "train.jsonl", "--val_data", tmp_path / "val.jsonl"]
-    flags += ["--model", model, "--teacher_model", model]
-    run = run_dir(shutil.copytree(whole, tmp_path / "run"), "--steps", 2, *flags)
+    flags = f"--steps 2 --train_data {tmp_path}/train.jsonl --val_data {tmp_path}/val.jsonl"
+    flags = f"{flags} --model {model} --teacher_model {model}"
+    run = run_dir(shutil.copytree(whole, tmp_path / "run"), *flags.split())
     assert run.open() == 2
 
 

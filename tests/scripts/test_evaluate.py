@@ -28,9 +28,8 @@ def test_results_by_hand(capsys):
 def finished(tmp_path_factory, halfway):
     """A finished run of two steps. Groups of four straddled its two ranks."""
     folder = tmp_path_factory.mktemp("finished")
-    flags = ("--sampler", "uniform", "--steps", 2, "--prompts_per_step", 3)
-    flags += ("--max_completion_tokens", 32, "--verify_workers", 1)
-    argv = ranks.command(folder / "run", *flags, model=ranks.DEMO, data=halfway)
+    flags = "--sampler uniform --steps 2 --prompts_per_step 3 --verify_workers 1"
+    argv = ranks.command(folder / "run", *flags.split(), data=halfway)
     ranks.on_ranks(2, folder, lambda: train.main(argv))
     return folder / "run"
 

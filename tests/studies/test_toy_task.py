@@ -60,8 +60,9 @@ def test_the_base_model_solves_each_kind_of_topic_as_designed():
     rows = 8 * VAL[:300]
     prompts = [tokenizer(f"{row['problem']}\n\n{toy_task.FOOTER}").input_ids for row in rows]
     completions = generator.generate(prompts, toy_task.TEMPERATURE, 64, seed=0)
+    answers = [row["expected_answer"] for row in rows]
     boxes = [extract_boxed(tokenizer.decode(each.ids)) for each in completions]
-    right = np.array([box == row["expected_answer"] for box, row in zip(boxes, rows, strict=True)])
+    right = np.array(boxes) == answers
     designed = np.array([2.0 ** -row["difficulty"] for row in rows])
     assert not right[designed < 1e-9].any()
     for kind in ((1e-9 < designed) & (designed < 0.9), designed > 0.9):
