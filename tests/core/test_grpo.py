@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -169,16 +170,11 @@ def test_log_probs_of_bf16_states_and_their_gradients_are_accurate():
 
 def test_the_logits_of_all_tokens_never_exist_at_once(monkeypatch):
     """300 tokens, 50 words: 15,000 logits. A chunk has those of 24 tokens at most."""
-    compute = grpo.logits
-    sizes = []
-
-    def record(hidden, weight):
-        sizes.append(len(hidden) * len(weight))
-        return compute(hidden, weight)
-
-    monkeypatch.setattr(grpo, "logits", record)
+    logits = Mock(wraps=grpo.logits)
+    monkeypatch.setattr(grpo, "logits", logits)
     hidden, weight, targets = head(N=300, D=2, V=50)
     token_logprobs(hidden, weight, targets, chunk=24)[0].sum().backward()
+    sizes = [len(hidden) * len(weight) for (hidden, weight), _ in logits.call_args_list]
     assert max(sizes) == 24 * 50
 
 

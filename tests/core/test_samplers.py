@@ -48,8 +48,8 @@ def shares_of(drawn) -> np.ndarray:
 @pytest.fixture
 def make_any(tmp_path):
     """A function from a name to a sampler over 100 problems, 15 of which do not fit."""
-    config = embedded(tmp_path, torch.eye(100))
-    config |= {"candidates": 4, "epsilon": 0.5, "prompts_per_step": 5}
+    few = {"candidates": 4, "epsilon": 0.5, "prompts_per_step": 5}
+    config = embedded(tmp_path, torch.eye(100)) | few
     return lambda name, **other: make(name, 100, lambda i: i % 7 > 0, **config | other)
 
 
@@ -248,6 +248,7 @@ def test_static_takes_the_known_rate_nearest_to_one_half():
     """An unknown rate has the mean utility."""
     sampler = make("static", 80, values=["0.0", "0.2", "0.5", "n/a"])
     assert sampler.score(np.arange(4)) == pytest.approx([0, 0.4, 0.5, 0.3])
+    assert sampler.metrics()["unrated"] == 1 / 4
     for group in sampler.propose(5):
         assert group.utility == max(group.utilities)
 

@@ -8,7 +8,6 @@ import pytest
 
 import train
 from grpo import Group
-from plumbing import plugins
 from plumbing.files import read_lines
 from plumbing.plugins import (
     check_proposals,
@@ -194,4 +193,4 @@ def test_a_file_is_run_again_after_it_has_changed(tmp_path):
     for modified, value in enumerate((1, 2)):
         file.write_text(f"value = {value}")
         os.utime(file, (modified, modified))
-        assert plugins.load(str(file), "--sampler", "value") == value
+        assert load(str(file), "--sampler", "value") == value

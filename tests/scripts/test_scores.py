@@ -69,9 +69,7 @@ def test_a_run_that_spent_less_than_95_percent_is_not_compared():
 
 
 def test_runs_of_other_weights_are_not_paired():
-    runs = [run_rows("uniform", 0, [0, 1]), run_rows("mine", 0, [0, 1])]
-    runs[0]["model_crc32"] = "1"
-    runs[1]["model_crc32"] = "2"
+    runs = [run_rows(arm, 0, [0, 1], model_crc32=arm) for arm in ("uniform", "mine")]
     with pytest.raises(InputError, match="runs of ' 0' differ in model_crc32"):
         scores.together(runs)
 
