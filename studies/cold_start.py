@@ -86,9 +86,9 @@ def products(info: dict) -> str:
     first, b = info["expression"].split(" * ")
     a = int(first)
     factors = []
-    for i, digit in enumerate(b, start=1):
-        part = int(digit) * 10 ** (len(b) - i)
-        factors.append((a, part))
+    for i, digit in enumerate(b):
+        part = digit.ljust(len(b) - i, "0")
+        factors.append((a, int(part)))
     return sum_of_products(factors)
 
 

@@ -29,8 +29,13 @@ def write_mixture(base: Path, name: str, out: Path, named: bool = True) -> None:
     """Write one of MIXTURES: distinct training problems, as of toy_task.make_problems, that are not
     in base/val.jsonl. Each share is spread evenly over the topics of its kind."""
     rows, within, mastered = MIXTURES[name]
-    counts = {REACH: round(rows * within), MASTERED: round(rows * mastered)}
-    counts[OUT] = rows - sum(counts.values())
+    n_within = round(rows * within)
+    n_mastered = round(rows * mastered)
+    counts = {
+        REACH: n_within,
+        MASTERED: n_mastered,
+        OUT: rows - n_within - n_mastered,
+    }
     held_out = {row["problem"] for row in read_lines(base / "val.jsonl")}
     topics = toy_task.make_skills()
     kind_of = dict(zip(topics, RATES, strict=True))
