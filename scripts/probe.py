@@ -1,7 +1,7 @@
 """Probe before a study: how many groups of the untrained model are dead, how long will a run take?
 
 A probe is a short run of uniform sampling with a learning rate of 0, so all its groups are of the
-untrained model. It is kept in OUT/probe, and repeated only with other flags or data.
+untrained model. It is kept in OUT/probe, and repeated only with other flags, data or weights.
 """
 
 import math
@@ -16,6 +16,7 @@ from plumbing.config import ROOT
 from plumbing.data.problems import Problems
 from plumbing.errors import Fault
 from plumbing.files import file_crc32
+from plumbing.run.facts import model_files
 from scripts import analysis
 from scripts.runner import Job, Runner
 from scripts.verdict import TEACHER
@@ -104,25 +105,28 @@ def jobs_of(plan, task: str, problems: int) -> list[Job]:
 
 
 def is_current(job: Job) -> bool:
-    """Whether a probe has finished, with these flags and data."""
+    """Whether a probe has finished, with these flags, and files of these contents."""
     if not job.finished() or job.other_flags():
         return False
     config = analysis.read_config(job.run)
-    data = Path(config["train_data"])
-    return file_crc32(data) == config["train_data_crc32"]
+    contents = {"model_files": model_files(config["model"])}
+    for name in ("train_data", "val_data"):
+        contents[f"{name}_crc32"] = file_crc32(Path(config[name]))
+    return contents.items() <= config.items()
 
 
-def probe(plan, task: str, problems: int, at_a_time: int) -> str:
+def probe(plan, task: str, problems: int, runner: Runner) -> str:
     """Probe a task of a plan (study.Plan), by category if an arm has --column. Returns the text.
     Raises Fault if a run failed."""
     jobs = jobs_of(plan, task, problems)
     for job in jobs:
         if not is_current(job):
             shutil.rmtree(job.run, ignore_errors=True)
-    Runner(jobs, at_a_time, discards=True).run()
-    if not all(job.finished() for job in jobs):
+    if runner.run(jobs, discard=True):
         raise Fault(f"the probe failed: see {plan.out}/probe")
     parts = [f"# {task}\n"] if task else []
+    if not all(job.finished() for job in jobs):
+        return "".join([*parts, "The probe was stopped.\n"])
     for job in jobs:
         run = analysis.Run.load(job.run)
         predicted = minutes(

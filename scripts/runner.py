@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import repeat
 from pathlib import Path
 
 import pandas as pd
@@ -97,25 +98,22 @@ def parse(flags: str) -> train.Config:
 
 @dataclass
 class Runner:
-    """Runs jobs as processes, so many at a time, until `end`, in seconds since 1970. discards:
-    whether to delete the weights of finished runs."""
+    """Runs jobs as processes, so many at a time, until `end`, in seconds since 1970."""
 
-    jobs: list[Job]
     at_a_time: int = 1
     end: float = math.inf
-    discards: bool = False
 
     def stop(self, *_) -> None:
         """Stop as at the deadline: a signal handler."""
         self.end = 0
 
-    def run(self) -> int:
+    def run(self, jobs: list[Job], discard: bool = False) -> int:
         """Run all jobs that are not finished; return how many failed, when they, or those begun by
-        `end`, have ended."""
+        `end`, have ended. discard: delete the weights of finished runs."""
         with ThreadPoolExecutor(self.at_a_time) as pool:
-            return sum(pool.map(self.fails, self.jobs))
+            return sum(pool.map(self.fails, jobs, repeat(discard)))
 
-    def fails(self, job: Job) -> bool:
+    def fails(self, job: Job, discard: bool) -> bool:
         """Run a job until it has spent its budget, or `end`. Returns whether a process failed."""
         while not job.finished() and time.time() < self.end:
             note(f"starts: {job.run}")
@@ -128,7 +126,7 @@ class Runner:
                 last_line = log.read_text(errors="replace").strip().rpartition("\n")[2]
                 note(f"FAILED, see {log}: {last_line}")
                 return True
-        if self.discards and job.finished():
+        if discard and job.finished():
             job.discard()
         return False
 

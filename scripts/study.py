@@ -44,6 +44,7 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
+from filelock import FileLock
 
 import train
 from plumbing import command_line
@@ -273,21 +274,15 @@ def arguments(argv) -> tuple[Options, Plan]:
 
 def run(plan: Plan, jobs: list[Job], options: Options) -> int:
     """Probe the tasks of which no run is finished, then run the jobs. Returns how many failed."""
-    for task in plan.tasks:
-        finished = any(job.finished() for job in jobs if job.task == task)
-        if options.probe or not finished:
-            print(probe.probe(plan, task, options.problems, options.jobs))
-    if options.probe:
-        return 0
-    runner = Runner(
-        jobs,
-        options.jobs,
-        options.until,
-        options.discard,
-    )
+    runner = Runner(options.jobs, options.until)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, runner.stop)
-    return runner.run()
+    with FileLock(Path(plan.out, "lock"), timeout=0):
+        for task in plan.tasks:
+            finished = any(job.finished() for job in jobs if job.task == task)
+            if options.probe or not finished:
+                print(probe.probe(plan, task, options.problems, runner))
+        return 0 if options.probe else runner.run(jobs, options.discard)
 
 
 def main(argv=None) -> int:

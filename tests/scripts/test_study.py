@@ -4,8 +4,10 @@ import time
 
 import pandas as pd
 import pytest
+from filelock import FileLock
 
 from plumbing.files import write_lines
+from plumbing.run.facts import model_files
 from scripts import probe, runner, scores, study
 from scripts.runner import Runner
 from tests.helpers.checks import rejected
@@ -37,8 +39,9 @@ steps = int(flags["--steps"])
 eval_every = int(flags.get("--eval_every", 10))
 rounds = 1 + int(flags.get("--resample_rounds", 0))
 facts = dict(world_size=1, student_ranks=1, seed=0, group_size=4, steps=steps)
-facts |= dict(model_files={"model.safetensors": 5}, train_data="DATA")
-facts["train_data_crc32"] = zlib.crc32(Path("DATA").read_bytes())
+facts |= dict(model="MODEL", model_files=FILES, train_data="DATA", val_data="DATA")
+for name in ("train_data", "val_data"):
+    facts[f"{name}_crc32"] = zlib.crc32(Path("DATA").read_bytes())
 (out / "config.json").write_text(json.dumps(facts))
 path = out / "metrics.jsonl"
 done = len(path.read_text().splitlines()) if path.exists() else 0
@@ -65,7 +68,9 @@ if flags.get("--max_grad_norm") == "8":
 def train(tmp_path, monkeypatch):
     """Put the stand-in in the place of train.py; the working directory is a temporary one."""
     file = tmp_path / "train.py"
-    file.write_text(STAND_IN.replace("DATA", str(DEMO.parent / "train.jsonl")))
+    text = STAND_IN.replace("DATA", str(DEMO.parent / "train.jsonl"))
+    text = text.replace("MODEL", str(DEMO)).replace("FILES", str(model_files(DEMO)))
+    file.write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(runner.train, "__file__", str(file))
 
@@ -121,7 +126,7 @@ def test_a_bad_plan_is_rejected(old, new, message, tmp_path):
 def test_a_run_is_extended_until_its_budget_is_spent(train, tmp_path):
     """24 completions a step: one step, as its flags say, then the rest of 48."""
     dapo = job(tmp_path, "--sampler uniform --resample_rounds 2 --steps 1")
-    Runner([dapo]).run()
+    Runner().run([dapo])
     assert dapo.finished()
     assert dapo.done() == (2, 48)
     assert [process["status"] for process in dapo.usage()] == [0, 0]
@@ -131,7 +136,7 @@ def test_a_finished_run_is_not_run_again_and_may_lose_its_weights(train, tmp_pat
     """It is known that the plan's flags have changed since."""
     finished = job(tmp_path)
     for _ in range(2):
-        Runner([finished], discards=True).run()
+        Runner().run([finished], discard=True)
         assert len(finished.usage()) == 1
         assert not (finished.run / "student").exists()
     assert not finished.other_flags()
@@ -140,7 +145,7 @@ def test_a_finished_run_is_not_run_again_and_may_lose_its_weights(train, tmp_pat
 
 def test_at_the_deadline_runs_stop_and_can_be_resumed(train, tmp_path):
     jobs = plan(tmp_path, ("--preset demo", "--preset demo --max_grad_norm 8")).jobs()
-    assert Runner(jobs, at_a_time=1, end=time.time() + 15).run() == 0
+    assert Runner(end=time.time() + 15).run(jobs) == 0
     [process] = jobs[0].usage()
     assert process["status"] != 0  # stopped
     assert not jobs[0].finished()
@@ -159,14 +164,14 @@ def test_a_run_that_stopped_after_its_last_step_is_asked_for_no_more(tmp_path):
 def test_a_run_that_fails_is_counted_and_the_others_go_on(train, tmp_path):
     changes = ("--sampler goldilocks", "--sampler goldilocks --max_grad_norm 7")
     jobs = plan(tmp_path, changes).jobs()
-    assert Runner(jobs, at_a_time=2).run() == 1
+    assert Runner(at_a_time=2).run(jobs) == 1
     assert [job.finished() for job in jobs] == [True, False, True]
 
 
 def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
     """Uniform rises by a point a step, Goldilocks by 2: read at 5/6 of 6 steps, and 4/3 of it. The
     scores make the report again without the runs."""
-    plan(tmp_path, ("--preset demo", "--preset demo --eval_every 1 --column topic"))
+    made = plan(tmp_path, ("--preset demo", "--preset demo --eval_every 1 --column topic"))
     file = str(tmp_path / "plan.toml")
     assert study.main([file, "--jobs", "2", "--problems", "4"]) == 0
     out = capsys.readouterr().out
@@ -182,15 +187,31 @@ def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
     assert files < {path.name for path in (tmp_path / "runs").iterdir()}
     assert study.main([file, "--probe", "--problems", "6"]) == 0
     assert "Probe: 6 training problems" in capsys.readouterr().out
+    job = probe.jobs_of(made, "", 6)[-1]
+    assert probe.is_current(job)
+    change(job.run / "config.json", model_files={"model.safetensors": 1})
+    assert not probe.is_current(job)
     (tmp_path / "runs/scores.csv").rename(tmp_path / "scores.csv")
     (tmp_path / "runs").rename(tmp_path / "old")
     study.main([file, "--csv", "scores.csv", "--report"])
     assert out.endswith(capsys.readouterr().out)
 
 
+def test_a_signal_stops_a_probe(train, tmp_path):
+    assert probe.probe(plan(tmp_path), "", 4, Runner(end=0)) == "The probe was stopped.\n"
+
+
+def test_two_studies_in_a_directory_are_rejected(train, tmp_path, capsys):
+    """Each would delete the other's probe."""
+    plan(tmp_path)
+    with FileLock(tmp_path / "runs/lock"), pytest.raises(SystemExit):
+        study.main([str(tmp_path / "plan.toml")])
+    assert "could not be acquired" in capsys.readouterr().err
+
+
 def test_runs_that_began_from_other_files_are_rejected(train, tmp_path):
     jobs = plan(tmp_path).jobs()
-    Runner(jobs).run()
+    Runner().run(jobs)
     assert len(study.score(jobs)) == 3
     change(jobs[0].run / "config.json", train_data_crc32=1)
     with rejected("runs of '' differ in train_data_crc32: run some"):
@@ -210,7 +231,7 @@ def test_scores_of_an_arm_that_the_plan_lacks_are_left_out(train, tmp_path, caps
     """The leaderboard's plan has fewer arms than its scores."""
     made = plan(tmp_path)
     jobs = made.jobs()
-    Runner(jobs).run()
+    Runner().run(jobs)
     rows = scores.together(study.score(jobs))
     other = rows[rows.arm == "Goldilocks"].assign(arm="SEC")
     pd.concat([rows, other]).to_csv("scores.csv")
