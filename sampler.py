@@ -247,7 +247,7 @@ class Pooled(Uniform):
 
     def propose(self, P):
         pool_P_K = self.candidates(P).reshape(P, self.K)
-        utilities_P_K = plugins.check_scores(self.score(pool_P_K), pool_P_K.shape)
+        utilities_P_K = plugins.check_utilities("score", self.score(pool_P_K), pool_P_K.shape)
         if self.best_of_all:
             dealt_P_K = deal(-utilities_P_K, P)
             pool_P_K = pool_P_K.flat[dealt_P_K]
@@ -332,8 +332,8 @@ class Goldilocks(Pooled):
         super().observe(groups)
         for group in groups:
             question = self.problems.question(group.problem)
-            y = self.target(group.p_hat)  # Alg. 2, lines 3-4
-            self.teacher.update(question, y)
+            y = plugins.check_utilities("target", self.target(group.p_hat), ())  # Alg. 2, lines 3-4
+            self.teacher.update(question, y.item())
 
     def state_dict(self):
         return super().state_dict() | {"teacher": self.teacher.state_dict()}

@@ -172,7 +172,7 @@ def _prepare(reward: str) -> Callable[..., str]:
         try:
             extra = {"data_source": "", "extra_info": None} | extra
             score = function(solution_str=completion, ground_truth=gold, **extra)
-            score = score["score"] if isinstance(score, dict) else score
+            score = score.get("score", score) if isinstance(score, dict) else score
             if score in (0, 1):
                 return "correct" if score else "wrong"
             problem = f"it returned {score!r}, and must return 0 or 1, as rewards are binary"

@@ -28,6 +28,8 @@ def load(spec: str, flag: str, default: str = ""):
     Raises InputError, which names the flag, if Python cannot."""
     path = path_of(spec)
     name = spec.partition(".py:")[2] or default
+    if not name:
+        raise InputError(f"{flag} {spec}: add :CLASS")
     try:
         changed = path.stat().st_mtime_ns
         return getattr(_run(path, changed), name)
@@ -85,17 +87,17 @@ def sampler_settings(cls, text: str) -> dict[str, float]:
     return settings
 
 
-def check_scores(utilities_P_K, shape: tuple[int, int]) -> np.ndarray:
-    """Return what a sampler's `score` has returned as float64. Raises InputError unless it is a
-    number in [0, 0.5] for each candidate."""
-    utilities_P_K = np.asarray(utilities_P_K, dtype=np.float64)
-    in_range_P_K = (utilities_P_K >= 0) & (utilities_P_K <= 0.5)  # not NaN
-    if utilities_P_K.shape != shape or not in_range_P_K.all():
+def check_utilities(method: str, utilities, shape: tuple[int, ...]) -> np.ndarray:
+    """Return what a sampler's method has returned as float64. Raises InputError unless all are
+    numbers in [0, 0.5], of this shape."""
+    utilities = np.asarray(utilities, dtype=np.float64)
+    is_in_range = (utilities >= 0) & (utilities <= 0.5)  # not NaN
+    if utilities.shape != shape or not is_in_range.all():
         raise InputError(
-            f"the sampler's `score` returns {utilities_P_K!r:.200}: must be in [0, 0.5], of shape "
+            f"the sampler's `{method}` returns {utilities!r:.200}: must be in [0, 0.5], of shape "
             f"{shape}"
         )
-    return utilities_P_K
+    return utilities
 
 
 def check_proposals(groups: list["Group"], n_problems: int) -> None:

@@ -220,7 +220,9 @@ def prepare(args: Namespace) -> dict:
         files["train"] = [line for rank in sorted(kept) for line in kept[rank][:end]]
     manifest |= {f"{name}_rows": len(lines) for name, lines in files.items()}
     if not all(files.values()):
-        raise InputError(f"too few usable problems to train and validate on: {manifest}")
+        raise InputError(
+            f"too few usable problems for --val_size {size} and training: {json.dumps(manifest)}"
+        )
     for name, lines in files.items():
         write_atomic(out / f"{name}.jsonl", "\n".join([*lines, ""]))
     settings = json.dumps(manifest | {"settings": vars(args)}, indent=1)

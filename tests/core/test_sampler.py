@@ -169,6 +169,13 @@ def test_goldilocks_teaches_the_factor_of_the_runs_advantages(std):
     assert (question, y) == ("3", 0)
 
 
+def test_a_target_that_no_prediction_can_reach_is_rejected(monkeypatch):
+    """Its predictions would all go to 1/2, where they rank noise."""
+    monkeypatch.setattr(Goldilocks, "target", lambda self, p_hat: 1 - p_hat)
+    with rejected("`target` returns array(0.8): must be in [0, 0.5]"):
+        build(Goldilocks, Numbers(200)).observe([solved(7, right=1, of=5)])
+
+
 # Metrics of a step
 
 

@@ -189,7 +189,7 @@ def test_the_workers_get_the_limits():
 
 FAILURES = {
     "return 0.5": "returned 0.5, and must return 0 or 1",
-    "return {'reward': 1}": "raised KeyError: 'score'",
+    "return {'reward': 1}": "returned {'reward': 1}, and must return 0 or 1",
     r"raise ValueError('two\nlines')": "raised ValueError: two lines",
     "raise SystemExit(3)": "raised SystemExit: 3",
 }

@@ -11,8 +11,8 @@ from grpo import Group
 from plumbing.files import read_lines
 from plumbing.plugins import (
     check_proposals,
-    check_scores,
     check_trained,
+    check_utilities,
     load,
     sampler_settings,
 )
@@ -113,6 +113,7 @@ def test_every_reward_file_works_from_another_directory(file, tmp_path, monkeypa
 
 UNUSABLE = {
     "--sampler mine.py:Yours": "AttributeError: module 'mine.py' has no attribute 'Yours'",
+    "--sampler mine.py": "add :CLASS",
     "--sampler mine.py:Alone": "must extend sampler.Sampler, or Uniform or Pooled",
     "--sampler mine.py:InRounds": "a sampler with a teacher has no `more` or `train_on`",
     "--reward raises.py": "ZeroDivisionError: division by zero",
@@ -157,9 +158,9 @@ def test_a_setting_that_a_sampler_does_not_take_is_rejected_with_those_it_takes(
 @pytest.mark.parametrize("scores", [[[0.1, np.nan]], [[0.1, 0.51]], [[-0.01, 0.1]], [[0.1]]])
 def test_scores_must_be_a_utility_for_each_candidate(scores):
     """Of one pool of two."""
-    assert check_scores([[0, 0.5]], (1, 2)).tolist() == [[0, 0.5]]
+    assert check_utilities("score", [[0, 0.5]], (1, 2)).tolist() == [[0, 0.5]]
     with rejected("must be in [0, 0.5], of shape (1, 2)"):
-        check_scores(scores, (1, 2))
+        check_utilities("score", scores, (1, 2))
 
 
 BAD_PROPOSALS = {  # among 5 problems
