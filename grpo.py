@@ -279,8 +279,10 @@ class TokenLogprobs(torch.autograd.Function):
             p = log_p.exp()
             p_log_p = log_p.mul_(p)
             minus_entropy_n = p_log_p.sum(dim=-1)
-            parts.append((logp_n_1[:, 0], -minus_entropy_n, normaliser_n))
-        logp_N, entropy_N, normaliser_N = map(torch.cat, zip(*parts, strict=True))
+            part = logp_n_1[:, 0], -minus_entropy_n, normaliser_n
+            parts.append(part)
+        columns = zip(*parts, strict=True)
+        logp_N, entropy_N, normaliser_N = map(torch.cat, columns)
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
         ctx.temperature = temperature

@@ -41,8 +41,10 @@ def add_lora(backbone: nn.Module) -> None:
     as GPT-2's Conv1D and fused experts, stay frozen. Raises InputError if there is no nn.Linear:
     the head alone would be trained."""
     backbone.requires_grad_(False)
-    modules = dict(backbone.named_modules())
-    linear = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
+    linear = {}
+    for name, module in backbone.named_modules():
+        if isinstance(module, nn.Linear):
+            linear[name] = module
     if not linear:
         raise InputError("--teacher_mode lora: the teacher has no nn.Linear; choose another mode")
     for name, layer in linear.items():

@@ -28,9 +28,11 @@ class Stopwatch(dict):
 
 def completion_metrics(groups: list[Group]) -> dict[str, float]:
     """Compute shares of a step's completions, and token counts, for metrics.jsonl."""
-    completions = [each for group in groups for each in group.completions]
-    prompts = [group.prompt_ids for group in groups for _ in group.completions]
-    prompt_tokens = sum(map(len, prompts))
+    completions = []
+    prompt_tokens = 0
+    for group in groups:
+        completions += group.completions
+        prompt_tokens += len(group.prompt_ids) * len(group.completions)
     B = len(completions)
     completion_tokens = sum(len(each.ids) for each in completions)
     number = Counter(each.status for each in completions)
