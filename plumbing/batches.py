@@ -41,26 +41,29 @@ class Batch:
 def collate(rows: list[Row], device, packed: bool = False) -> Batch:
     """Make a Batch of some completions and their prompts. packed: each completion follows a copy of
     its prompt, as flash-attn needs it. A prompt's keys would need a copy for each there, too."""
-    prompts_P, prompt_B = distinct([prompt for prompt, _ in rows])
+    prompts, completions = zip(*rows, strict=True)
+    prompts_P, prompt_B = distinct(prompts)
     ids_T, position_T, source_N = lay_out(rows, prompts_P, prompt_B, packed)
-    completions = [completion for _, completion in rows]
     ids_B = [completion.ids for completion in completions]
-    row_N = [row for row, ids in enumerate(ids_B) for _ in ids]
+    logps_B = [completion.logps for completion in completions]
     if packed:
         attention = packed_attention(rows, device)
     else:
         attention = {"shared": SharedPrompts.of(prompts_P, ids_B, prompt_B, device)}
     tensor = partial(torch.tensor, device=device)
+    row_N = tensor([row for row, ids in enumerate(ids_B) for _ in ids])
+    advantage_B = tensor([completion.advantage for completion in completions])
+    weight_B = tensor([completion.weight for completion in completions])
     return Batch(
         ids_1_T=tensor([ids_T]),
         position_1_T=tensor([position_T]),
         attention=attention,
         source_N=tensor(source_N),
         target_N=tensor([*chain(*ids_B)]),
-        row_N=tensor(row_N),
-        generator_logp_N=tensor([*chain(*(completion.logps for completion in completions))]),
-        advantage_N=tensor([completions[row].advantage for row in row_N]),
-        weight_N=tensor([completions[row].weight for row in row_N]),
+        row_N=row_N,
+        generator_logp_N=tensor([*chain(*logps_B)]),
+        advantage_N=advantage_B[row_N],
+        weight_N=weight_B[row_N],
     )
 
 
@@ -75,7 +78,8 @@ def lay_out(rows: list[Row], prompts_P: list, prompt_B: list[int], packed: bool)
         """Append tokens; return their places."""
         start = len(ids_T)
         ids_T.extend(ids)
-        position_T.extend(range(first_position, first_position + len(ids)))
+        positions = range(first_position, first_position + len(ids))
+        position_T.extend(positions)
         return range(start, len(ids_T))
 
     places_P = [] if packed else [add(prompt, 0) for prompt in prompts_P]
@@ -88,13 +92,17 @@ def lay_out(rows: list[Row], prompts_P: list, prompt_B: list[int], packed: bool)
 
 def packed_attention(rows: list[Row], device) -> dict:
     """Return flash-attn's arguments: where packed rows begin and end, and the longest."""
-    lengths = [len(prompt) + len(completion.ids) for prompt, completion in rows]
-    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    lengths = []
+    for prompt, completion in rows:
+        lengths.append(len(prompt) + len(completion.ids))
+    longest = max(lengths)
+    boundaries = [0, *accumulate(lengths)]
+    ends = torch.tensor(boundaries, dtype=torch.int32, device=device)
     return {
         "cu_seq_lens_q": ends,
         "cu_seq_lens_k": ends,
-        "max_length_q": max(lengths),
-        "max_length_k": max(lengths),
+        "max_length_q": longest,
+        "max_length_k": longest,
     }
 
 
@@ -126,12 +134,21 @@ def micro_batches(
 def balance(rows: list[Row], n: int) -> list[list[Row]]:
     """Cut rows into n parts of about equal numbers of tokens, in order, so that few prompts are on
     two ranks. A prompt's tokens count once."""
-    copies = Counter(tuple(prompt) for prompt, _ in rows)
-    tokens_B = [len(o.ids) + len(prompt) / copies[tuple(prompt)] for prompt, o in rows]
-    begin_B = np.cumsum([0, *tokens_B[:-1]])
-    middle_B = begin_B + np.array(tokens_B) / 2
-    part_B = n * (middle_B / sum(tokens_B)) // 1
-    return [[rows[i] for i in np.flatnonzero(part_B == part)] for part in range(n)]
+    prompts = [tuple(prompt) for prompt, _ in rows]
+    copies = Counter(prompts)
+    tokens = []
+    for prompt, completion in rows:
+        prompt_share = len(prompt) / copies[tuple(prompt)]
+        tokens.append(len(completion.ids) + prompt_share)
+    begin_B = np.cumsum([0, *tokens[:-1]])
+    middle_B = begin_B + np.array(tokens) / 2
+    position_B = middle_B / sum(tokens)  # from 0 to 1
+    part_B = n * position_B // 1
+    parts = []
+    for part in range(n):
+        chosen = np.flatnonzero(part_B == part)
+        parts.append([rows[i] for i in chosen])
+    return parts
 
 
 def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
@@ -155,10 +172,12 @@ def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
 def cut_longest_first(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
     """Cut rows, longest first, into parts of at most `max_tokens` tokens, padding to the longest of
     a part included, or of one row. Returns the rows' numbers."""
-    longest_first = sorted(range(len(tokens_B)), key=tokens_B.__getitem__, reverse=True)
+    rows_B = range(len(tokens_B))
+    longest_first = sorted(rows_B, key=tokens_B.__getitem__, reverse=True)
     parts = []
     while longest_first:
-        rows = max(1, max_tokens // tokens_B[longest_first[0]])
+        longest = longest_first[0]
+        rows = max(1, max_tokens // tokens_B[longest])
         parts.append(longest_first[:rows])
         longest_first = longest_first[rows:]
     return parts
@@ -175,4 +194,5 @@ def pad(rows: list, pad_id: int, device, side="right") -> tuple[torch.Tensor, to
     )
     ids_B_T = ids_B_T.to(device)
     is_token_B_T = ids_B_T >= 0
-    return ids_B_T.where(is_token_B_T, pad_id), is_token_B_T.long()
+    ids_B_T = ids_B_T.where(is_token_B_T, pad_id)
+    return ids_B_T, is_token_B_T.long()

@@ -72,8 +72,11 @@ class Problems:
     def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, which the teacher never sees, and other arguments of
         verl's reward functions: data_source and extra_info, where the row has them."""
-        golds = [self._golds[index] for index in indices]
-        extras = [json.loads(self._extras[index]) for index in indices]
+        golds = []
+        extras = []
+        for index in indices:
+            golds.append(self._golds[index])
+            extras.append(json.loads(self._extras[index]))
         return golds, extras
 
     def categories(self) -> tuple[list[str], np.ndarray]:

@@ -134,7 +134,7 @@ a signal at a teacher stays there | plumbing/distributed/channel.py | channel::o
 attributes that are given are saved | sampler.py | sampler::a_resume_has_all_attributes
     if name not in GIVEN and not => if not
 scores of any size | plumbing/plugins.py | plugins::scores_must_be_a_utility
-    (utilities_P_K <= 0.5) => (utilities_P_K <= 9)
+    (utilities <= 0.5) => (utilities_P_K <= 9)
 rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
     self.rng.bit_generator.state = state["rng"] => pass
 the gap with its sign changed | train.py | update::a_token_that_the_policy_finds_twice_as_likely
@@ -168,7 +168,7 @@ weights of an earlier forward | rollout.py | invariance::refresh_copies_the_weig
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * self.layout.n_students).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    [completions[row].weight for => [1 / len(rows) for
+    [completion.weight for => [1 / len(rows) for
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums.update({k: => sums = dict({k:
 a problem of two groups counts twice | train.py | train::the_metrics_of_a_step
