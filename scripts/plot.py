@@ -19,9 +19,10 @@ from scipy.special import expit, logit
 from scripts import analysis
 from scripts.analysis import AMOUNTS, Run
 
-# Okabe and Ito's colours, with a grey instead of black, which a dark page would hide, and a red
-# instead of yellow.
+# Okabe and Ito's colours, with a grey instead of black, which a dark page would hide, and a red and
+# an olive instead of yellow.
 COLOURS = ["#0072B2", "#E69F00", "#888888", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#882255"]
+COLOURS += ["#999933"]
 GREY = "#808080"  # of all text: readable on light and dark pages, as pictures are transparent
 LOOK = {
     "axes.prop_cycle": cycler(linestyle=["-", "--", ":"]) * cycler(color=COLOURS),
