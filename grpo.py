@@ -9,8 +9,8 @@ Two records, `Group` and `Completion`, and pure functions: no model, no file, no
     logp, A, w     ->  correct_mismatch, policy_loss  ->  scalar, backward()
 
 The loss is a weighted sum over response tokens. A row's weight w follows from its group and from
-totals over *all* ranks, so neither the micro-batch size nor the number of ranks changes the
-gradient.
+totals over the step, all of whose groups each rank holds, so neither the micro-batch size nor the
+number of ranks changes the gradient.
 
 Shapes: P prompts, G completions of one, B of several, N response tokens of some rows laid end to
 end (no padding), D hidden size, V vocabulary.
@@ -47,7 +47,7 @@ class Completion:
         return self.ids[:-1] if self.finished else self.ids
 
 
-@dataclass(eq=False)  # two groups of one problem are two groups
+@dataclass(eq=False)  # compared by identity
 class Group:
     """A problem q and its completions. The sampler fills in one part, then the student the rest."""
 
@@ -92,7 +92,7 @@ class Group:
         return 0 < self.successes < len(self.completions)
 
 
-# Section 2, for samplers, metrics and tests. Training gets Eq. 2's factor in `weigh`.
+# Section 2, for samplers, metrics and tests. In training Eq. 2's factor results from `weigh`.
 
 
 def zero_variance_probability(p, G: int):
@@ -184,9 +184,9 @@ def weigh(
 ) -> None:
     """Fill in the advantage of each completion of a step, and the weight of its tokens in the loss.
 
-    Eq. 2, with the population std: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)). With
-    the loss `sum`, where all have weight 1/(PG), a group's gradient is √(p̂(1-p̂))/P times the mean
-    of -∇log π over right answers minus that over wrong ones; `grpo` divides by lengths, too.
+    With the population std right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)). So with the
+    loss `sum`, where all have weight 1/(PG), a group's gradient is √(p̂(1-p̂))/P times the mean of
+    -∇log π over right answers minus that over wrong ones (Eq. 2); `grpo` divides by lengths, too.
     dead_rows "out": dead groups leave the loss and P. truncated_rows "out": completions cut at the
     token limit have weight 0, and count only in G and in their group's mean and std."""
     if dead_rows == "out":

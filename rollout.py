@@ -114,7 +114,7 @@ class Generator:
         for module in sharded:
             module.reshard()
         if self.lm.device.type == "cuda":
-            torch.cuda.synchronize()  # else the next part of the step is charged for the update
+            torch.cuda.synchronize()  # else its time counts in the next part of the step
 
     @torch.inference_mode()
     def generate(
@@ -215,7 +215,7 @@ def sample_tokens(
 
     input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b] and draws
     by uniform_B_T[b]. Returns tokens (B, T) and float32 log-probs (B, T), not cut at stop tokens.
-    A are the rows that no stop token has ended at the beginning of a block of tokens.
+    A: the rows that no stop token has ended at the beginning of a block of tokens.
 
     Within a block shapes and addresses stay, so that on a GPU `record` captures a CUDA graph of a
     token: launching the kernels of 28 layers one by one costs 20-30 ms. Between blocks finished
@@ -281,8 +281,8 @@ class DecodedRows:
         self.token_A_1.copy_(drawn_A_1)  # in place: a CUDA graph reads it
 
     def keep_unfinished(self, t: int) -> torch.Tensor:
-        """Go on with the rows that have no stop token among tokens 0 to t; return their places
-        among the rows before."""
+        """Keep the rows that have no stop token among tokens 0 to t; return their positions in the
+        previous A."""
         tokens_A_t = self.tokens_B_T[self.row_A, : t + 1]
         finished_A = torch.isin(tokens_A_t, self.stop_ids).any(dim=1)
         kept_A = (~finished_A).nonzero()[:, 0]
@@ -302,7 +302,7 @@ def draw_tokens(logits_B_V, uniform_B_1=None) -> tuple[torch.Tensor, torch.Tenso
         # It ends at exactly 1, above any uniform number.
         cumulative_B_V /= cumulative_B_V[:, -1:].clone()
         drawn_B_1 = torch.searchsorted(cumulative_B_V, uniform_B_1, right=True)
-        drawn_B_1.clamp_(max=logp_B_V.shape[1] - 1)  # of NaN it is V: an error that stops a GPU
+        drawn_B_1.clamp_(max=logp_B_V.shape[1] - 1)  # for NaN it is V, out of range
     return drawn_B_1, logp_B_V.gather(1, drawn_B_1)
 
 

@@ -34,7 +34,12 @@ if TYPE_CHECKING:
 Metrics = dict[str, float | None]  # by key of metrics.jsonl
 Choice = tuple[np.ndarray, np.ndarray]  # chosen_P and explored_P, as epsilon_greedy returns them
 MOST_CANDIDATES = 64  # of a pool, with --candidates auto
-GIVEN = ("context", "problems", "teacher", "rng")  # not kept as they are: of rng, its state is
+GIVEN = (
+    "context",
+    "problems",
+    "teacher",
+    "rng",
+)  # what a checkpoint leaves out; of rng it keeps the state
 
 
 def utility_target(p_hat):
@@ -57,7 +62,7 @@ class Sampler:
 
     Settings are keyword arguments of `__init__`, whole or decimal numbers that --sampler_args
     changes. State is what the object holds: a checkpoint keeps each attribute (numbers, texts,
-    lists, dicts, arrays) but GIVEN and those that begin with "_", which `__init__` makes again.
+    lists, dicts, arrays) except GIVEN and names that begin with "_", which `__init__` sets.
 
     Where there is no teacher rank each student rank runs a replica; all must make the same
     proposals, so all randomness comes from `self.rng`."""
@@ -122,11 +127,7 @@ class Sampler:
 
     def new_groups(self, index_P) -> list[Group]:
         """Make a group of each problem, of --group_size completions, without predictions."""
-        groups = []
-        for index in index_P:
-            problem = operator.index(index)
-            groups.append(Group(problem, self.G))
-        return groups
+        return [Group(operator.index(index), self.G) for index in index_P]
 
     def categories(self) -> tuple[list[str], np.ndarray]:
         """Read --column: its distinct values, and the index of each problem's value. Raises
@@ -181,7 +182,7 @@ class Uniform(Sampler):
         )
 
     def shuffled(self, left: np.ndarray) -> Iterator[int]:
-        """Yield indices in random order; only those that are asked for cost a random number."""
+        """Yield indices in random order, with one draw from `rng` each."""
         while len(left):
             position = self.rng.integers(len(left))
             index = int(left[position])
@@ -224,8 +225,8 @@ def epsilon_greedy(utilities_P_K, epsilon: float, rng) -> Choice:
 
 
 class Pooled(Uniform):
-    """Base of samplers that `score` K distinct, untried candidates a prompt (Alg. 1: any of D), and
-    `choose` one. An `observe` of a subclass calls this one's, for --candidates auto."""
+    """Base of samplers that `score` K distinct, untried candidates a prompt (Alg. 1 draws from all
+    of D) and `choose` one. A subclass's `observe` calls this one's, for --candidates auto."""
 
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
     best_of_all = False  # True: the best P of all candidates are chosen, without ε
@@ -399,8 +400,8 @@ def reward_metrics(groups: list[Group]) -> Metrics:
 def teacher_metrics(groups: list[Group]) -> Metrics:
     """(Section 5.4) Compute the mean |f - y|, f from before the outcome: over all groups with a
     prediction (unseen problems while `passes` is 1, if none is revisited), over those that
-    explored, which have no selection bias, and over dead ones. It says nothing where the target is
-    not y. teacher_mu and _sigma are over all candidates."""
+    explored, which have no selection bias, and over dead ones. They mean nothing where the target
+    is not y. teacher_mu and _sigma are over all candidates."""
     predicted = [group for group in groups if not math.isnan(group.utility)]
     explored = [group for group in predicted if group.explored]
     dead = [group for group in predicted if not group.live]

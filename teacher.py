@@ -2,8 +2,8 @@
 
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
-It learns online from the student's outcomes (Alg. 2), in processes of its own (`TeacherServer`,
-App. K.3), which receive the same messages, make the same calls, and share the rows of a batch.
+It learns online from the student's outcomes (Alg. 2), on ranks of its own (`TeacherServer`, App.
+K.3). All of these receive the same messages, make the same calls, and share the rows of a batch.
 """
 
 import math
@@ -246,14 +246,12 @@ class Teacher:
         """Train E epochs. Returns this rank's parts of the losses of the last epoch."""
         E = self.config.teacher_epochs
         has_dropout = self.config.teacher_mode == "lora"
-        cards = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cards):  # dropout draws from torch's own generator
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):  # dropout draws from torch's own generator
             torch.manual_seed(seed + self.rank)
             self.model.train(has_dropout)
             for _ in range(E):
-                losses = []
-                for batch in batches:
-                    losses.append(self._step(batch))
+                losses = [self._step(batch) for batch in batches]
             self.model.eval()
         return torch.stack(losses)
 
@@ -380,8 +378,8 @@ class TeacherServer:
     lag 1, our reading of App. K.3: it proposes with what it has learned up to step t-1, then learns
     from step t. lag 0: it learns from step t, then proposes, as in Alg. 1 and 2, except that all
     problems of a step are chosen at once. Teacher ranks do both while the students train, who wait
-    if the proposals are late. Without teacher ranks `answer` does both, in the same order, before
-    the students train, and `latest` hands over the proposals. Other samplers have no lag."""
+    for late proposals. Without teacher ranks `answer` does both, in the same order, before the
+    students train, and `latest` returns the proposals. Other samplers have no lag."""
 
     def __init__(self, sampler, lag: int):
         self.sampler = sampler

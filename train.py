@@ -1,6 +1,6 @@
 """Goldilocks RL, the main job:  torchrun --nproc_per_node 8 train.py
 
-Read `train_step` first: one turn of the paper's Figure 1, the only place where its steps meet.
+Read `train_step` first: one turn of the paper's Figure 1, and the only caller of all its steps.
 
     propose (1-2) -> rollout, grade (3) -> observe (5-6) -> weigh, forward_backward, apply (4)
 
@@ -192,7 +192,7 @@ class Student:
                 entropy_N=entropy_N,
                 entropy_coef=c.entropy_coef,
             )
-            (loss * self.layout.n_students).backward()  # FSDP averages; the loss is ranks' sum
+            (loss * self.layout.n_students).backward()  # FSDP averages; the loss sums over ranks
             stats |= gap_stats | {"loss": loss, "tokens": torch.tensor(len(logp_N))}
             # The row of an idle batch is filler, which must not enter the statistics.
             sums.update({k: 0.0 if batch.idle else v.item() for k, v in stats.items()})

@@ -1,12 +1,12 @@
 r"""Grade completions: is the last \boxed{} the reference answer, the "gold"? (r_ver)
 
-Boxes that a comma, "and" or "or" links are one answer, unless they say the same.
+Boxes that a comma, "and" or "or" links are one answer, unless they are equal.
 
 The comparison, `grading.equality.compare`, is strict on purpose: the student learns whatever earns
 a wrong 1, while a wrong 0 only slows learning.
 
-`Verifier.grade` has worker processes, whose command is this file, call `_status` or a custom reward
-on each text. "correct" earns 1, all else 0.
+`Verifier.grade` sends each text to a worker process, which runs this file, and calls `_status` or a
+custom reward. "correct" earns 1, all else 0.
 """
 
 import re
@@ -105,7 +105,7 @@ _MULTIPLE = re.compile(
 def last_boxes(text: str) -> tuple[list[str], list[str]]:
     r"""Return the last boxes between which only commas, "and", "or" or names stand, each with its
     name: "$x=\boxed{1}$ and $y=\boxed{2}$" gives "x=1" and "y=2"; and what stands between them.
-    None of either, if there are more than MAX_PARTS."""
+    Both are empty if there are more than MAX_PARTS."""
     text = _remove_thinking(text)
     parts = []
     links = []
@@ -238,7 +238,7 @@ class Verifier:
         return valid
 
     def _verdicts(self, completions, golds, extras, accept_identical: bool) -> list[Verdict]:
-        for texts in (completions, golds):  # of a text each letter would be graded
+        for texts in (completions, golds):  # of a str each character would be graded
             if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
                 raise TypeError(f"{texts!r:.80}: must be a list of str")
         extras = extras if extras and self.reward else [{}] * len(golds)

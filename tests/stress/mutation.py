@@ -70,7 +70,7 @@ packed rows see each other | rollout.py | rollout::packing_and_padding_change_no
 pooling counts padding | teacher.py | teacher::pooling_leaves_padding_out
     sum_B_D / tokens_B_1 => hidden_B_T_D.mean(dim=1)
 shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an_update
-    for batch in batches: => for batch in map(batches.__getitem__, torch.randperm(len(batches))):
+    for batch in batches] => for batch in map(batches.__getitem__, torch.randperm(len(batches)))]
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
     self.pushed % self.config.teacher_update_every == 0 => True
 a question without text | teacher.py | teacher::prediction_starts_at_one_quarter_also
