@@ -225,16 +225,18 @@ def main(argv=None) -> None:
     """Print a table of the run with these flags, or tables of the presets in SHAPES."""
     parser = Parser(__doc__, epilog="Other flags are train.py's.")
     add = parser.add_argument
-    add("--ranks", type=count, nargs="+", default=[8, 1], help="of the job [8 1]")
+    add("--ranks", type=count, nargs="+", default=None, help="of the job [1; of presets 8 1]")
     add("--card", type=float, nargs="+", default=CARDS, help="GiB of a GPU")
     begin_process()
     with analysis.one_line("memory"):
         args, flags = parser.parse_known_args(argv)
         runs = [flags]
+        worlds = [1]
         if not flags:
+            worlds = [8, 1]
             presets = [["--preset", name] for name in PRESETS]
             runs = [x for x in presets if train.parse(x).model in SHAPES]
-        for world in args.ranks:
+        for world in args.ranks or worlds:
             table = memory_table(runs, world, args.card)
             print(f"COMPUTED, NOT MEASURED: GiB of a rank, with flash-attn\n{table}\n")
 

@@ -193,9 +193,12 @@ def trl_steps(config: train.Config, args: Namespace) -> Iterator[dict]:
     process = context.Process(target=run_trl, args=(theirs, config, args), daemon=True)
     process.start()
     theirs.close()
-    while True:
-        ours.send("take a step")
-        yield ours.recv()
+    try:
+        while True:
+            ours.send("take a step")
+            yield ours.recv()
+    finally:
+        process.terminate()
 
 
 def take_turns(ours: Iterator[dict], theirs: Iterator[dict], n: int) -> dict[str, list[dict]]:

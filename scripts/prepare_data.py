@@ -221,7 +221,7 @@ def prepare(args: Namespace) -> dict:
     manifest |= {f"{name}_rows": len(lines) for name, lines in files.items()}
     if not all(files.values()):
         raise InputError(
-            f"too few usable problems for --val_size {size} and training: {json.dumps(manifest)}"
+            f"too few usable problems to train and for --val_size: {json.dumps(manifest)}"
         )
     for name, lines in files.items():
         write_atomic(out / f"{name}.jsonl", "\n".join([*lines, ""]))

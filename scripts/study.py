@@ -37,7 +37,7 @@ import shlex
 import signal
 import sys
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import product
@@ -96,8 +96,8 @@ class Plan:
         """Read a plan. Raises InputError, OSError."""
         try:
             text = Path(path).read_text(encoding="utf-8")
-            plan = cls(**tomllib.loads(text))
-            plan.arms = {name: Arm(**arm) for name, arm in plan.arms.items()}
+            plan = typed(cls, tomllib.loads(text))
+            plan.arms = {name: typed(Arm, arm) for name, arm in plan.arms.items()}
             arms = {plan.baseline}.union(*plan.replace.values())
             tasks = {*plan.replace}
             for chosen in filter(None, (plan.test, plan.curve)):
@@ -108,7 +108,6 @@ class Plan:
             unknown = (arms - {*plan.arms}) | (tasks - {*plan.tasks})
             if unknown:
                 raise ValueError(f"no arm or task: {sorted(unknown)}")
-            plan.jobs()  # values and flags are of the right types
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         return plan
@@ -156,6 +155,17 @@ class Plan:
                 own = f"{flags} --seed {seed}"
                 jobs.append(Job(Path(self.out), task, name, seed, own, budget))
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
+
+
+def typed(cls: type, table: dict):
+    """Make a Plan or an Arm of a table of TOML. Raises TypeError at a key or a type that it does
+    not have."""
+    made = cls(**table)
+    for key in fields(cls):
+        value = getattr(made, key.name)
+        if not isinstance(value, key.type):
+            raise TypeError(f"{key.name} = {value!r}: must be {key.type}")
+    return made
 
 
 def plan_of_flags(options: "Options", words: list[str]) -> Plan:
@@ -224,7 +234,6 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
         "report.html": report.render(
             title=plan.out, verdict=findings, tables=tables, figures=figures, views={}
         ),
-        "scores.csv": rows.round(4).to_csv(index=False),
         "summary.csv": speed_ups.to_csv(index=False),
     }
     for name, content in files.items():
@@ -291,8 +300,8 @@ def main(argv=None) -> int:
         options, plan = arguments(argv)
         failed = 0
         if options.csv:
-            rows = scores.together([scores.read(options.csv)])
-            rows = rows[rows.arm.isin(plan.arms)]
+            rows = scores.select(scores.read(options.csv), [*plan.arms], [*plan.tasks])
+            rows = scores.together([rows])
         else:
             jobs = plan.jobs()
             for job in jobs:
@@ -310,6 +319,8 @@ def main(argv=None) -> int:
             rows = scores.together(score(done))
         folder = Path(options.out or plan.out)
         print(write_report(rows, plan, folder), end="")
+        if not options.csv:  # it would lose the arms that the plan lacks
+            write_atomic(folder / "scores.csv", rows.round(4).to_csv(index=False))
     return int(failed > 0)
 
 

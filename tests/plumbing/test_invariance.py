@@ -191,6 +191,11 @@ def test_same_gradient_in_any_batches(one_rank, name):
     assert close(one_rank["gradient"]["grpo"], one_rank["gradient"][name])
 
 
+@pytest.mark.parametrize("name", ["dapo", "mismatch", "two updates"])
+def test_another_loss_has_another_gradient(one_rank, name):
+    assert not close(one_rank["gradient"]["grpo"], one_rank["gradient"][name])
+
+
 def test_dead_rows_are_forwarded_if_a_term_of_the_loss_needs_them_alone(one_rank):
     assert one_rank["metrics"]["grpo"]["forwarded_rows"] == LIVE_ROWS
     assert one_rank["metrics"]["dead rows forwarded"]["forwarded_rows"] == 24

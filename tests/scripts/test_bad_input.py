@@ -13,7 +13,7 @@ from tests.helpers.ranks import DEMO, contents
 from tests.helpers.runs import GOLDILOCKS, make_run
 
 CASES = [
-    (report, "uniform goldilocks other_data", "differ in val_data_crc32: run some again"),
+    (report, "uniform goldilocks other_data", "differ in val_data_crc32: run one again"),
     (report, "uniform uniform", "two runs of 'uniform' have the same seed"),
     (report, "uniform goldilocks damaged", "never evaluated"),
     (report, "uniform new", "a run was not evaluated after a step: nothing can be compared yet"),

@@ -108,7 +108,7 @@ def test_the_baseline_of_an_arm_with_a_teacher_spends_four_thirds(sampler, unifo
 BAD_PLANS = [
     ("budget = 48", "", "missing 1 required positional argument: 'budget'"),
     ("seeds = [1]", "seed = [1]", "unexpected keyword argument 'seed'"),
-    ("seeds = [1, 2]", "seeds = 2", "plan.toml: 'int' object is not iterable"),
+    ("seeds = [1, 2]", "seeds = 2", "seeds = 2: must be <class 'list'>"),
     ("uniform =", "other =", r"no arm or task: \['uniform'\]"),
     ("[arms]", "[replace.other]\n[arms]", r"no arm or task: \['other'\]"),
     ("[arms]", "[curve]\ntasks = []\n[arms]", "must have `arms` and `tasks`"),
@@ -197,7 +197,7 @@ def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
     assert out.endswith(capsys.readouterr().out)
 
 
-def test_a_signal_stops_a_probe(train, tmp_path):
+def test_a_probe_stops_as_other_runs_do(train, tmp_path):
     assert probe.probe(plan(tmp_path), "", 4, Runner(end=0)) == "The probe was stopped.\n"
 
 
@@ -214,7 +214,7 @@ def test_runs_that_began_from_other_files_are_rejected(train, tmp_path):
     Runner().run(jobs)
     assert len(study.score(jobs)) == 3
     change(jobs[0].run / "config.json", train_data_crc32=1)
-    with rejected("runs of '' differ in train_data_crc32: run some"):
+    with rejected("'arm': 'Goldilocks', 'seed': 1} differ in train_data_crc32: run one again"):
         scores.together(study.score(jobs))
 
 

@@ -134,7 +134,7 @@ a signal at a teacher stays there | plumbing/distributed/channel.py | channel::o
 attributes that are given are saved | sampler.py | sampler::a_resume_has_all_attributes
     if name not in GIVEN and not => if not
 scores of any size | plumbing/plugins.py | plugins::scores_must_be_a_utility
-    (utilities <= 0.5) => (utilities_P_K <= 9)
+    (utilities <= 0.5) => (utilities <= 9)
 rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
     self.rng.bit_generator.state = state["rng"] => pass
 the gap with its sign changed | train.py | update::a_token_that_the_policy_finds_twice_as_likely
