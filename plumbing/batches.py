@@ -51,7 +51,8 @@ def collate(rows: list[Row], device, packed: bool = False) -> Batch:
     else:
         attention = {"shared": SharedPrompts.of(prompts_P, ids_B, prompt_B, device)}
     tensor = partial(torch.tensor, device=device)
-    row_N = tensor([row for row, ids in enumerate(ids_B) for _ in ids], dtype=torch.long)
+    row_of_token = [row for row, ids in enumerate(ids_B) for _ in ids]
+    row_N = tensor(row_of_token, dtype=torch.long)
     advantage_B = tensor([completion.advantage for completion in completions])
     weight_B = tensor([completion.weight for completion in completions])
     return Batch(

@@ -34,7 +34,8 @@ class BagOfWords(Pooled):
 
     def entries(self, index: int) -> np.ndarray:
         """Return the entries of w that a problem has: int64 (n,)."""
-        hashes = [zlib.crc32(word.encode()) for word in self.words(index)]
+        words = self.words(index)
+        hashes = [zlib.crc32(word.encode()) for word in words]
         entries = np.array(hashes) % HASHES
         return np.unique(entries)
 
@@ -46,12 +47,14 @@ class BagOfWords(Pooled):
 
     def gradient(self, entry_n: np.ndarray, p_hat: float):
         """Compute the gradient in these entries of the mean -log likelihood."""
-        error = self.p(entry_n) - p_hat
-        return error / len(entry_n) ** 0.5
+        p = self.p(entry_n)
+        root = len(entry_n) ** 0.5
+        return (p - p_hat) / root
 
     def predict(self, indices) -> np.ndarray:
         """Compute p of each problem."""
-        return np.array([self.p(self.entries(index)) for index in indices])
+        predicted = [self.p(self.entries(index)) for index in indices]
+        return np.array(predicted)
 
     def score(self, pool_P_K):
         p = self.predict(pool_P_K.flat)

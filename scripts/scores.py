@@ -45,7 +45,8 @@ ROUNDING = 1e-6  # relative, of amounts
 def read(path) -> pd.DataFrame:
     """Read a CSV of scores. Raises ValueError where a column is missing, OSError."""
     texts = {"task": str, "arm": str, "model_crc32": str}
-    return pd.read_csv(path, dtype=texts, usecols=COLUMNS).fillna({"task": ""})
+    rows = pd.read_csv(path, dtype=texts, usecols=COLUMNS)
+    return rows.fillna({"task": ""})
 
 
 def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
@@ -69,7 +70,8 @@ def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
 def read_curves(runs: pd.DataFrame, at_A, column="accuracy", cost="completions") -> pd.DataFrame:
     """Return a column of an arm's runs (A, S) by cost and seed, at all rows that have it and at
     at_A. It is linear between the rows of a run, and level before the first and after the last."""
-    known = runs.dropna(subset=column).pivot(index=cost, columns="seed", values=column)
+    known = runs.dropna(subset=column)
+    known = known.pivot(index=cost, columns="seed", values=column)
     amounts = known.index.union(at_A)
     return known.reindex(amounts).interpolate("index", limit_direction="both")
 
@@ -82,9 +84,10 @@ def read_levels(runs: pd.DataFrame, at_A, column="accuracy", cost="completions")
 
 def are_measured(runs: pd.DataFrame, at_A, cost: str) -> bool:
     """Whether each run has an evaluation among amounts of a cost."""
-    first = at_A[0] * (1 - ROUNDING)
-    last = at_A[-1] * (1 + ROUNDING)
-    is_among = runs[cost].between(first, last)
+    first = at_A[0]
+    last = at_A[-1]
+    margin = ROUNDING * last
+    is_among = runs[cost].between(first - margin, last + margin)
     return is_among.groupby(runs.seed).any().all()
 
 
@@ -98,11 +101,13 @@ def gain(arm, base, at_A, cost="completions", ratio=1.0) -> dict:
     with warnings.catch_warnings(action="ignore"):  # of NaN for one seed, of equal differences
         test = stats.ttest_rel(arm_S, base_S)
     low, high = test.confidence_interval()
-    points = (arm_S - base_S).mean()
+    difference_S = arm_S - base_S
+    points = difference_S.mean()
     seeds = len(arm_S)
+    measured = are_measured(arm, at_A, cost) and are_measured(base, base_A, cost)
     at = at_A[-1]
     text = f"{points:+.1f}"
-    if not (are_measured(arm, at_A, cost) and are_measured(base, base_A, cost)):
+    if not measured:
         text = f"≈ {text}"
     if seeds > 1:
         text += f" ({low:+.1f} to {high:+.1f})"
@@ -163,12 +168,13 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
         by_arm = first_reach(of_arm, seeds, level_S[seeds].mean())
         return (reached_by_base(seeds) or np.nan) / by_arm
 
-    seeds = range(len(level_S))
+    n = len(level_S)
+    seeds = range(n)
     value = ratio(seeds)
     low = high = np.nan
-    if len(seeds) > 1 and value >= 0:
+    if n > 1 and value >= 0:
         rng = np.random.default_rng(0)
-        draws = rng.integers(len(seeds), size=(DRAWS, len(seeds)))
+        draws = rng.integers(n, size=(DRAWS, n))
         of_draws = [ratio(draw) for draw in draws]
         low, high = np.nanquantile(of_draws, [0.025, 0.975])  # without those whose baseline is flat
     bound = reached_by_base(seeds) / budget
@@ -229,13 +235,15 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
     if arm.empty:
         return {}
     budget = at_A[-1]
-    base_spent = base.groupby("seed").completions.max().min()
+    base_by_seed = base.groupby("seed")
+    base_spent = base_by_seed.completions.max().min()
     matched = min(budget, max(budget, base_spent) / ratio)
     matched_A = at_A * (matched / budget)
     at_equal_cpu = {"text": "–"}
     both = pd.concat([arm, base])
     if both.cpu_seconds.notna().all():
-        cpu_seconds = both.groupby(RUN).cpu_seconds.max().min()
+        by_run = both.groupby(RUN)
+        cpu_seconds = by_run.cpu_seconds.max().min()
         cpu_A = at_A * (cpu_seconds / budget)
         at_equal_cpu = gain(arm, base, cpu_A, "cpu_seconds")
     return {
@@ -260,7 +268,8 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
     for task, of_task in finished.groupby("task", sort=False):
         base = of_task[of_task.arm == baseline]
         for arm, runs in of_task.groupby("arm", sort=False):
-            line = describe(runs, base, at_A) | {"task": task, "arm": arm}
+            line = {"task": task, "arm": arm}
+            line |= describe(runs, base, at_A)
             if arm != baseline:
                 ratio = devices[arm] / devices[baseline]
                 line |= compare(runs, base, at_A, ratio)
