@@ -18,8 +18,6 @@ from datetime import datetime
 from itertools import repeat
 from pathlib import Path
 
-import pandas as pd
-
 import train
 from plumbing.files import read_lines, write_lines
 
@@ -52,8 +50,9 @@ class Job:
 
     def cores(self) -> float:
         """Return how many cores the run's processes used."""
-        used = pd.DataFrame(self.usage())
-        return used.cpu_seconds.sum() / used.wall_seconds.sum()
+        used = self.usage()
+        cpu_seconds = sum(process["cpu_seconds"] for process in used)
+        return cpu_seconds / sum(process["wall_seconds"] for process in used)
 
     def done(self) -> tuple[int, float]:
         """Return how many steps the run has finished, and the completions that these spent."""
@@ -88,7 +87,8 @@ class Job:
     def discard(self) -> None:
         """Delete all weights of the run, which can then be scored, but not evaluated or resumed."""
         for name in ("checkpoints", "student", "teacher"):
-            shutil.rmtree(self.run / name, ignore_errors=True)
+            if (self.run / name).exists():
+                shutil.rmtree(self.run / name)
 
 
 def parse(flags: str) -> train.Config:
