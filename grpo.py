@@ -378,7 +378,8 @@ def correct_mismatch(
 
     gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. `none`: c is 1. Where
     c is above `cap` it becomes the cap (`truncate`) or 0 (`mask`). Without a cap, c by sequence
-    makes the expected gradient that of samples from π_old. Returns statistics, as policy_loss."""
+    makes the expected gradient that of samples from π_old, but for the group's std in Â. Returns
+    statistics, as policy_loss."""
     stats = {"logp_gap": gap_N.abs().sum()}
     if mismatch == "none":
         return advantage_N, stats

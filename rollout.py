@@ -235,15 +235,16 @@ def sample_tokens(
 
     draw(0, prompt_logits_P_V[prompt_B])
     cached_A = prompt_B  # where the cache has each row: first its prompt
-    for first in range(0, T - 1, block):
-        kept_A = decoded.keep_unfinished(first)
+    # Tokens 0 to newest are drawn; the cache holds those before the newest.
+    for newest in range(0, T - 1, block):
+        kept_A = decoded.keep_unfinished(newest)
         if len(kept_A) == 0:
             break
-        last = min(first + block, T - 1)
-        cache.keep(cached_A[kept_A], used=first, room=last)
+        last = min(newest + block, T - 1)
+        cache.keep(cached_A[kept_A], used=newest, room=last)
         cached_A = torch.arange(len(kept_A), device=kept_A.device)
         next_logits = record(step)  # a CUDA graph of it, or itself
-        for t in range(first + 1, last + 1):
+        for t in range(newest + 1, last + 1):
             draw(t, next_logits())
             cache.slot += 1
     return decoded.tokens_B_T, decoded.logp_B_T

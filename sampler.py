@@ -34,12 +34,8 @@ if TYPE_CHECKING:
 Metrics = dict[str, float | None]  # by key of metrics.jsonl
 Choice = tuple[np.ndarray, np.ndarray]  # chosen_P and explored_P, as epsilon_greedy returns them
 MOST_CANDIDATES = 64  # of a pool, with --candidates auto
-GIVEN = (
-    "context",
-    "problems",
-    "teacher",
-    "rng",
-)  # what a checkpoint leaves out; of rng it keeps the state
+# Attributes that a checkpoint leaves out; of rng it keeps the state.
+NOT_SAVED = ("context", "problems", "teacher", "rng")
 
 
 def utility_target(p_hat):
@@ -62,7 +58,7 @@ class Sampler:
 
     Settings are keyword arguments of `__init__`, whole or decimal numbers that --sampler_args
     changes. State is what the object holds: a checkpoint keeps each attribute (numbers, texts,
-    lists, dicts, arrays) except GIVEN and names that begin with "_", which `__init__` sets.
+    lists, dicts, arrays) except NOT_SAVED and names that begin with "_", which `__init__` sets.
 
     Where there is no teacher rank each student rank runs a replica; all must make the same
     proposals, so all randomness comes from `self.rng`."""
@@ -93,8 +89,8 @@ class Sampler:
         By default this is DAPO's resampling: up to --resample_rounds more proposals, until P groups
         are live. For more completions of a problem a subclass proposes a further group of it."""
         live = sum(group.live for group in groups)
-        resampled = len(groups) // self.P - 1
-        if live >= self.P or resampled >= self.resample_rounds:
+        rounds = len(groups) // self.P
+        if live >= self.P or rounds > self.resample_rounds:
             return []
         return self.propose(self.P)
 
@@ -116,13 +112,13 @@ class Sampler:
         """Return all state that a resume needs."""
         state = {"rng": self.rng.bit_generator.state}
         for name, value in vars(self).items():
-            if name not in GIVEN and not name.startswith("_"):
+            if name not in NOT_SAVED and not name.startswith("_"):
                 state[name] = value
         return state
 
     def load_state_dict(self, state: dict) -> None:
         self.rng.bit_generator.state = state["rng"]
-        for name in state.keys() - {*GIVEN}:
+        for name in state.keys() - {*NOT_SAVED}:
             setattr(self, name, state[name])
 
     def new_groups(self, index_P) -> list[Group]:

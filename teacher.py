@@ -149,9 +149,9 @@ class Teacher:
 
     def _build_learner(self, shard: Callable) -> Learner:
         """Shard f_φ over the teacher ranks; build its optimizer."""
-        initial = checksum(self.model)  # while each rank holds all of it
+        initial = checksum(self.model)  # before sharding; later a rank holds only a part
 
-        def weights() -> int:
+        def replica_checksum() -> int:
             return checksum(self.model) if self.frozen else initial
 
         if not self.frozen:
@@ -162,13 +162,13 @@ class Teacher:
         self.optimizer = torch.optim.AdamW(
             trainable, lr=self.config.teacher_learning_rate, weight_decay=0.0, fused=True
         )
-        return Learner(self.model, self.optimizer, weights, self.export)
+        return Learner(self.model, self.optimizer, replica_checksum, self.export)
 
     def _own(self, rows: Sequence) -> tuple[Sequence, bool]:
         """Return this rank's rows, every ranks-th, and whether it is idle: no row is left for it.
         It then computes the first row all the same, and its caller drops the result, because FSDP
-        waits in backward until every rank takes part. (In forward it does not, as weights stay
-        gathered: `predict` may make one call more on some ranks.)"""
+        waits in backward, and in the first forward after it, until every rank takes part. (Later
+        forwards do not: `predict` may make one call more on some ranks.)"""
         own = rows[self.rank :: self.ranks]
         idle = len(own) == 0
         if idle:
@@ -300,7 +300,7 @@ class Teacher:
         return pooled_D.cpu()
 
     def _encode(self, question: str) -> Ids:
-        """Tokenize the raw question, cut at max_prompt_tokens (of the student's tokenizer)."""
+        """Tokenize the raw question, cut at max_prompt_tokens of its own tokens."""
         ids = self.tokenizer(question).input_ids
         if not ids:
             return (self.tokenizer.pad_token_id,)

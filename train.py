@@ -194,8 +194,8 @@ class Student:
             )
             (loss * self.layout.n_students).backward()  # FSDP averages; the loss sums over ranks
             stats |= gap_stats | {"loss": loss, "tokens": torch.tensor(len(logp_N))}
-            # The row of an idle batch is filler, which must not enter the statistics.
-            sums.update({k: 0.0 if batch.idle else v.item() for k, v in stats.items()})
+            for name, value in stats.items():  # an idle batch's row is filler, and counts as 0
+                sums[name] += 0.0 if batch.idle else value.item()
         return self.layout.sum(sums)
 
     def apply(self, token_sums: dict[str, float], step: int) -> float:
@@ -253,7 +253,7 @@ def evaluate(
     """Compute and log greedy pass@1 on every validation problem (Table 5a). A problem whose prompt
     is too long is wrong. All student ranks call it. Logs nothing if one of them is to stop."""
     start = time.perf_counter()
-    prompts = map(student.encode, map(problems.question, range(len(problems))))
+    prompts = [student.encode(problems.question(i)) for i in range(len(problems))]
     groups = [Group(problem, 1, prompt_ids=prompt) for problem, prompt in enumerate(prompts)]
     done = 0
     for part in metrics.evaluation_parts(groups, student.config, student.layout.n_students):
@@ -357,20 +357,20 @@ def train(
             console.update(row)
         if run.evaluation_pending(step):
             evaluate(step, student, val_problems, run, console.report)
-        finished = not shutdown.stop_requested(layout)
-        if step > start and (not finished or is_due(step, config.checkpoint_every, config.steps)):
+        going_on = not shutdown.stop_requested(layout)
+        if step > start and (not going_on or is_due(step, config.checkpoint_every, config.steps)):
             if channel:
                 channel.send("save", step)  # the teacher ranks write their part
             run.save(step, state, learners)
-        if not finished:
+        if not going_on:
             break
-    if finished:
+    if going_on:
         run.export(learners)
     if channel:
-        channel.send("stop", finished)
+        channel.send("stop", going_on)
         channel.wait()
-    console.end(finished)
-    return finished
+    console.end(going_on)
+    return going_on
 
 
 def teach(config: Config, layout: Layout, run: RunDir, start: int, data: list[Problems]) -> bool:

@@ -83,7 +83,9 @@ def extract_boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` outside `<think>...</think>` and the like; None
     if it is missing, empty or not closed."""
     text = _remove_thinking(text)
-    start = max((box.end() for box in _BOX.finditer(text)), default=len(text))
+    start = len(text)
+    for box in _BOX.finditer(text):
+        start = box.end()
     end = _end_of_box(text, start, len(text))
     return None if end is None else text[start:end].strip() or None
 

@@ -5,8 +5,8 @@
 
 The formula leaves out the CUDA context and libraries (about 1 GiB) and fragmentation, so a rank
 should need no more than 92% of its card. Where ranks share a card, add them up. Without flash-attn
-a rank also needs copies of keys and values, and masks: 3.4 GiB in the paper's run. benchmarks.step
-measures the peak of a process on a GPU.
+a rank also needs padded copies of queries, keys and values, and masks: in the paper's run up to
+12 GiB. benchmarks.step measures the peak of a process on a GPU.
 """
 
 import functools

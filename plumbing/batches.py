@@ -154,17 +154,24 @@ def balance(rows: list[Row], n: int) -> list[list[Row]]:
 
 def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
     """Cut rows, in order, into parts of at most `max_tokens` tokens, or of one row. shared: count
-    the prompt of neighbouring rows once in a part."""
-    parts = []
+    the prompt of neighbouring rows once in a part; completions, which attention pads to their
+    longest, may take twice as many."""
+    parts = [[]]
     used = 0
+    longest = 0
     last_prompt = None
     for prompt, completion in rows:
-        used += len(completion.ids)
+        length = len(completion.ids)
+        longest = max(longest, length)
+        used += length
         if not (shared and prompt == last_prompt):
             used += len(prompt)
-        if not parts or used > max_tokens:
+        padded = longest * (len(parts[-1]) + 1)
+        is_full = used > max_tokens or (shared and padded > 2 * max_tokens)
+        if parts[-1] and is_full:
             parts.append([])
-            used = len(prompt) + len(completion.ids)
+            used = len(prompt) + length
+            longest = length
         parts[-1].append((prompt, completion))
         last_prompt = prompt
     return parts

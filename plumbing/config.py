@@ -129,7 +129,9 @@ class Config:
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
     keep: int = opt(2, "checkpoints kept", type=count)
     verify_workers: int = opt(4, "grading processes of a student rank", type=count)
-    timeout_minutes: float = opt(60, "longest wait for other ranks", type=number(float, 0.01, 1e5))
+    timeout_minutes: float = opt(
+        60, "longest wait for other ranks, also in an evaluation", type=number(float, 0.01, 1e5)
+    )
 
 
 def parse_flags(argv: list[str] | None, description: str | None) -> tuple[Config, Config, set]:

@@ -111,6 +111,12 @@ CUTS = {  # rows as prompt and tokens, limit, whether prompts are shared -> toke
     "a prompt of neighbours counts once": ([(7, 3), (7, 3), (8, 3)], 10, True, [[3, 3], [3]]),
     "up to the limit": ([(7, 3), (7, 3), (8, 3)], 17, True, [[3, 3, 3]]),
     "every copy of a prompt counts": ([(7, 3), (7, 3), (8, 3)], 14, False, [[3, 3], [3]]),
+    "padding to the longest, 4 · 11 > 2 · 20": (
+        [(7, 11), (7, 1), (7, 1), (7, 1)],
+        20,
+        True,
+        [[11, 1, 1], [1]],
+    ),
     "a row over the limit is alone": ([(7, 30), (7, 20)], 10, True, [[30], [20]]),
 }
 

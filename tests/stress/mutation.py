@@ -132,7 +132,7 @@ pending proposals forgotten | teacher.py | channel::a_resume_uses_the_proposals
 a signal at a teacher stays there | plumbing/distributed/channel.py | channel::over_a_channel
     self.layout.stopping |= stop => pass
 attributes that are given are saved | sampler.py | sampler::a_resume_has_all_attributes
-    if name not in GIVEN and not => if not
+    if name not in NOT_SAVED and not => if not
 scores of any size | plumbing/plugins.py | plugins::scores_must_be_a_utility
     (utilities <= 0.5) => (utilities <= 9)
 rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
@@ -170,7 +170,7 @@ loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_r
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
     [completion.weight for => [1 / len(rows) for
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
-    sums.update({k: => sums = dict({k:
+    sums[name] += => sums[name] =
 a problem of two groups counts twice | train.py | train::the_metrics_of_a_step
     step_metrics(join(groups), trained) => step_metrics(groups, trained)
 the latest group of a problem alone | sampler.py | sampler::join_merges
@@ -202,7 +202,7 @@ logs not cut on resume | plumbing/run/directory.py | run_dir::a_resume_drops_lat
 SIGTERM ignored | plumbing/distributed/shutdown.py | faults::ctrl_c_during_an_evaluation
     layout.stopping = True => pass
 the first box, not the last | verify.py | verify::extract_boxed_returns_the_last_box_if_it_is_closed
-    start = max(( => start = min((
+    start = box.end() => start = min(start, box.end())
 boxes far apart are joined | verify.py | verify::boxes_of_one_answer_are_less_than_60
     len(between) < MAX_BETWEEN and _BETWEEN.fullmatch => _BETWEEN.fullmatch
 a gold of any length | verify.py | verify::golds_and_answers_of_more_than_2000_characters
