@@ -23,6 +23,7 @@ from scripts.verdict import TEACHER
 
 CURVE = ROOT / "studies/sparsity/summary.csv"
 ARM = "Goldilocks, K=auto"  # of CURVE
+BANDIT = "bins"
 TIMED = 3  # steps of a run that only measures time
 EDGES = [0, 1e-9, 0.25, 0.5, 0.75, 1, 2]  # of p̂
 BINS = ["all wrong", "p̂ < 1/4", "p̂ < 1/2", "p̂ < 3/4", "p̂ < 1", "all right"]
@@ -63,15 +64,18 @@ def advice(p: pd.Series) -> str:
     if all_right > 0.5:
         return f"{all_right:.0%} are mastered: harder data first."
     dead = all_wrong + all_right
-    curve = pd.read_csv(CURVE, index_col="arm").loc[ARM]
-    named = curve[curve.task != "unnamed"]
+    curve = pd.read_csv(CURVE, index_col=["arm", "task"]).drop("unnamed", level="task")
     within_0_1 = np.clip(dead, 1e-4, 1 - 1e-4)
-    distance = logit(named.base_dead) - logit(within_0_1)
-    row = named.iloc[distance.abs().argmin()]
+    distance = logit(curve.loc[ARM].base_dead) - logit(within_0_1)
+    task = distance.abs().idxmin()
+    row = curve.loc[ARM, task]
+    bandit = curve.loc[BANDIT, task]
     text = (
         f"{dead:.1%} of groups are dead. In our study of a toy task, where {row.base_dead:.1%} "
         f"were, Goldilocks with --candidates auto was {row.speed_up_low:.2g} to "
-        f"{row.speed_up_high:.2g} times as fast as uniform; its Teacher costs 4/3."
+        f"{row.speed_up_high:.2g} times as fast as uniform; its Teacher costs 4/3. The bandit "
+        f"learnability_bins, whose --column told difficulty, was {bandit.speed_up_low:.2g} to "
+        f"{bandit.speed_up_high:.2g} times as fast."
     )
     if row.speed_up_low <= TEACHER:
         text += " Little to gain: begin with uniform."

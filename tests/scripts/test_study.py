@@ -243,17 +243,22 @@ def test_scores_of_an_arm_that_the_plan_lacks_are_left_out(train, tmp_path, caps
 
 TABLE = """task,arm,base_dead,speed_up_value,speed_up_low,speed_up_high
 60,"Goldilocks, K=auto",0.6,1.1,1.02,1.3
+60,bins,0.6,0,0,1.2
 98,"Goldilocks, K=auto",0.979,5,4,8
+98,bins,0.979,4,3,5
 99.5,"Goldilocks, K=auto",0.995,0,0,0
+99.5,bins,0.995,0,0,0
 unnamed,"Goldilocks, K=auto",0.98,6,5,9
 98,"Goldilocks, K=64",0.98,6,5,9
 """
 ADVICE = {  # p̂ of the groups -> the sentence
     (0.0,) * 49 + (0.5,): "98.0% of groups are dead. In our study of a toy task, where 97.9% were, "
-    "Goldilocks with --candidates auto was 4 to 8 times as fast as uniform; its Teacher costs 4/3.",
+    "Goldilocks with --candidates auto was 4 to 8 times as fast as uniform; its Teacher costs 4/3. "
+    "The bandit learnability_bins, whose --column told difficulty, was 3 to 5 times as fast.",
     (0.0, 0.5): "50.0% of groups are dead. In our study of a toy task, where 60.0% were, "
     "Goldilocks with --candidates auto was 1 to 1.3 times as fast as uniform; its Teacher costs "
-    "4/3. Little to gain: begin with uniform.",
+    "4/3. The bandit learnability_bins, whose --column told difficulty, was 0 to 1.2 times as "
+    "fast. Little to gain: begin with uniform.",
     (0.0,) * 200: "No problem of 200 is within reach, so at most 1.5% are (95%): probe more with "
     "--problems, or begin with a cold start or easier data.",
     (1.0, 1.0, 0.5): "67% are mastered: harder data first.",
