@@ -31,13 +31,18 @@ _FUNCTION = re.compile(r"\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)")
 _ORDERED = re.compile(
     r"[A-Z](?:_\{\w+\}|\^\{?-1\}?)*\*?[A-Z(]|\^\{?T|\\(?:vec|nabla|times|circ)(?![a-z])"
 )
+# The choice B with its text: "B. A circle", "(B) 12". Not "B. C", "(B)-12" or "A: red, B: blue".
+_CHOICE = re.compile(
+    r"^(?:\\text\{)?(?:Answer:|Option|Choice)?\(?([A-J])"
+    r"(?:[).:]\}?(?!.*(?:∨|[A-J][).:]))(?:.*[a-z]{2}.*|\d[\d.,]*)?)?$"
+)
 
 
 def _plain_text(text: str) -> str:
-    r"""Remove \text{} and the case of words, but not of letters: N is not n."""
+    r"""Remove \text{} and the case of words, but not of letters: N is not n, xy is not XY."""
     text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text)
     text = text.replace(" ", "")
-    are_words = re.fullmatch(r"(?:[^\W\d]{2,}\W?)+", text)
+    are_words = re.fullmatch(r"(?i)no|(?:(?=\w{4}|\w*[aeiou])[^\W\d]{3,}\W?)+", text)
     return text.casefold() if are_words else text
 
 
@@ -168,12 +173,13 @@ def _is_tuple(structure: Structure) -> bool:
     """Whether a list or tuple may be coordinates: "x=3, y=1" or "3, 1", but not x∈(3,1)."""
     if structure.name and "," not in structure.name:
         return False
-    return "".join(_names(structure)) in ("", "xy", "xyz")
+    names = _names(structure)
+    return not any(names) or names == sorted({*names})
 
 
 def _is_ordered(gold: Structure, answer: Structure) -> bool:
     """Whether the order of the parts counts."""
-    have_no_order = {gold.kind, answer.kind} <= {"list", "set", "∪", "∨"}
+    have_no_order = {gold.kind, answer.kind} <= {"list", "or", "set", "∪", "∨"}
     if not have_no_order or "…" in gold.parts:
         return True
     names = _names(answer)
@@ -190,7 +196,8 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
     """Compare lists, sets, tuples, intervals, unions, ratios and matrices."""
     kinds = {gold.kind, answer.kind}
     are_tuples = kinds == {"list", "()"} and _is_tuple(gold) and _is_tuple(answer)
-    are_alike = len(kinds) == 1 or kinds == {"list", "set"}
+    is_one_label = len(_labels(gold) | _labels(answer)) < 2  # "x=1, y=2" is not "1 or 2"
+    are_alike = len(kinds) == 1 or (is_one_label and kinds <= {"list", "set", "or"})
     if not are_alike and not are_tuples:
         return False
     return _equal_parts(gold.parts, answer.parts, _is_ordered(gold, answer))
@@ -238,6 +245,8 @@ def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
     answer = canonicalize(answer)
     if not re.search(r"\w|∞|⦃⦄", gold):
         return False
+    if re.fullmatch("[A-J]", gold):
+        answer = _CHOICE.sub(r"\1", answer)
     if accept_identical and gold == answer:
         return True
     golds = {gold, _SLASH.sub(r"\1*", gold)}

@@ -19,7 +19,8 @@ SYNONYMS = r"""
     ∈ in   ∉ notin   ∪ cup bigcup   ∩ cap bigcap   ∖ setminus backslash   ¬ neg lnot not
     ∧ land wedge   ∨ lor vee   ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace
     ( langle   ) rangle   | vert lvert rvert mid   ' ′ ’ prime   - − – ‑ ⁻   * cdot · ⋅   ^ **
-    / div ÷   : colon   \times ×   \sqrt √   \triangle △   \angle ∠   \to → rightarrow implies ⇒
+    / div ÷ ⁄   : colon   , 、   . 。   \times ×   \sqrt √   \sqrt[3] ∛   \triangle △   \angle ∠
+    \to → rightarrow implies ⇒   \mathbb{R} ℝ
     \frac dfrac tfrac cfrac   \binom dbinom tbinom   \pmod mod bmod   \overline bar
     \epsilon varepsilon ε   \phi varphi φ   \theta vartheta θ   \log_{10} lg   \alpha α   \beta β
     \gamma γ   \delta δ   \lambda λ   \mu μ µ   \pi π   \rho ρ   \sigma σ   \tau τ   \omega ω
@@ -34,13 +35,15 @@ for _name, _others in re.findall(r"(\S+) (\S+(?: \S+)*)", SYNONYMS):
     COMMANDS |= dict.fromkeys(_others.split(), _name)
 _COMMAND = re.compile(r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\+/-|\*\*|\.\.\.|[^\x00-\x7f]|[$~]")
 _SCRIPTS = {"^": re.compile("[⁰¹²³⁴-⁹⁺⁻ⁿ]+"), "_": re.compile("[₀-₉]+")}
+_SUM = r"\[(?=[^],]*[-+])(?:[^],[]|\[[^],[]*\])*\]"  # in brackets. [n/2] may be a floor
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # with two more levels of braces inside
-_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi"
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|log|ln|exp|sqrt|pi"
+_FUNCTIONS += r"|sec(?!\.? ?$)"  # at the end it is a second
 _CURRENCY = {r"\$": "dollar", "€": "euro", "£": "pound", "¥": "yuan", "₹": "rupee"}
 
 
 def _plain_characters(text: str) -> str:
-    r"""Replace characters of other scripts: "x²" -> "x^{2}", "５" -> "5"."""
+    r"""Replace characters of other scripts: "x²" -> "x^{2}", "５（" -> "5("."""
     for sign, run in _SCRIPTS.items():
         text = run.sub(lambda m, s=sign: f"{s}{{{unicodedata.normalize('NFKC', m[0])}}}", text)
     spaces = {char: " " for char in {*text} if unicodedata.category(char)[0] in "CZ"}
@@ -57,12 +60,22 @@ def _command(match: re.Match) -> str:
 
 # What a rule does, as an example, and the rule: a pattern and its replacement.
 BEFORE_COMMANDS = {
+    "（1，2） -> (1,2)": ("[！-～]", lambda char: unicodedata.normalize("NFKC", char[0])),
+    r"½ -> \frac{1}{2}": (
+        "[¼-¾⅐-⅞]",
+        lambda char: rf"\frac{{{unicodedata.normalize('NFKC', char[0]).replace('⁄', '}{')}}}",
+    ),
     # Escaped twice, as in a JSON file: then every backslash is double.
     r"\\frac{1}{2} -> \frac{1}{2}": (
         r"^(?:[^\\]|\\\\)+$",
         lambda text: text[0].replace("\\\\", "\\"),
     ),
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
+    "12 345 -> 12345": (  # if it is all of the text
+        r"^([^\d^_]*[1-9]\d{0,2})((?: \d{3})+)(?=\D*$)",
+        lambda text: text[1] + text[2].replace(" ", ""),
+    ),
+    r"\text{\$5.00} -> \$5.00": (r"\\text ?\{ ?((?:\\\$|[€£¥₹]) ?[\d.,]*)\}", r"\1"),
     r"\$12/day -> 12\text{dollar}/day": (
         r"(\\\$|[€£¥₹]) ?([\d.,]*\d)",
         lambda money: rf"{money[2]}\text{{{_CURRENCY[money[1]]}}}",
@@ -75,7 +88,7 @@ BEFORE_COMMANDS = {
     ),
 }
 RULES = {
-    r"\text { cm } -> \text{cm}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
+    r"\text { cm } -> \text{cm}": (r"\\text ?\{ ?([^{}]*?)\.? ?\}", r"\\text{\1}"),
     r"\frac {1} {2} -> \frac{1}{2}": (r"(?<=[}a-z]) (?=\{)", ""),
     r"= 12. -> 12": (r"^ ?= ?|[.,;]? ?$", ""),
     r"\text{The answer is:} 5 -> 5": (
@@ -87,7 +100,18 @@ RULES = {
         r"(?:^|(?<=[=,;(])|(?<== )) ?(?:\\text\{([^{}]*)\}|\(([A-J])\))(?=$|[,;)=])",
         lambda text: text[1] or text[2],
     ),
-    r"{S}_{n} -> S_{n}": (r"(?<![a-zA-Z\]}^_])\{ ?([a-zA-Z]'*|\\[a-z]+ ?) ?\}", r"\1"),
+    r"\pmod 7 -> \pmod{7}": (
+        r"(\()?(?:\\pmod|\\text\{(\()?mod\}|(?<![a-zA-Z\\])mod(?![a-z]))"
+        r" ?(\{)?(\w+)(?(3)\})(?(2)\))(?(1)\))",
+        r"\\pmod{\4}",
+    ),
+    r"\text{e}^x -> e^x": (r"\\text\{([ei])\}", r"\1"),
+    r"{{10}^2} -> {10}^2": (rf"^ ?\{{((?:[^{{}}]|{_GROUP})*)\}} ?$", r"\1"),
+    r"2\times{10}^{6} -> 2\times 10^{6}": (r"(\\times|\*) ?\{10\}(?=\^)", r"\1 10"),
+    r"{S}_{n} -> S_{n}": (
+        r"(?<![a-zA-Z\]}^_])\{ ?([a-zA-Z]'*|\\[a-z]+ ?|:) ?\}|(?<![a-zA-Z])\{(\w)\}(?=_)",
+        r"\1\2",
+    ),
     r"pi/2 -> \pi/2": (rf"(?<![a-zA-Z\\{{])({_FUNCTIONS})(?![a-z])", r"\\\1"),
     r"\text{sin}x -> \sin x": (rf"\\text\{{({_FUNCTIONS})\}}", r"\\\1 "),
     # Fractions, roots and exponents in braces.
@@ -100,6 +124,17 @@ RULES = {
     r"x_1 -> x_{1}": (r"_ ?(\w)", r"_{\1}"),
     r"{x_{1}}+2 -> x_{1}+2": (r"(?<![a-zA-Z\]}^_\d])\{([^{}]+[\^_]\{\w+\})\}", r"\1"),
     r"10^-5 -> 10^{-5}": (r"\^ ?(-\d+(?!\.)|\d(?!\d))", r"^{\1}"),
+    r"(-1)^n 2^n -> (-1)^n*2^n": (r"(\^(?:[a-zA-Z]|\{[^{}]*[a-zA-Z]\})) ?(?=\d+\^)", r"\1*"),
+    # Functions.
+    r"\tan^{-1}x -> \arctan x": (r"\\(sin|cos|tan) ?\^\{-1\}", r"\\arc\1 "),
+    r"\ln x*y -> \ln(x)*y": (
+        r"(\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)) ?([a-zA-Z]|\\[a-z]+)(?= ?\*)",
+        r"\1(\2)",
+    ),
+    r"\sin 20° -> \sin(20\pi/180)": (
+        r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{2\})?) ?(\()?([\d.]+)\^?(\{)?°(?(4)\})(?(2)\))",
+        r"\1(\3\\pi/180)",
+    ),
     # Numbers. Two side by side are neither a product nor one number: "?" is not understood.
     r"1,234.5 m -> 1234.5 m": (  # if it is all of the text, and no pair
         r"^([^=,]*=)?[^\d,(\[{]*[1-9]\d{0,2}(?:,\d{3})+(?!\d|,)[^,]*$",
@@ -121,14 +156,17 @@ RULES = {
         r"(?:\^ ?)?(?:\{ ?)?° ?\}? ?(\\text\{)?([CF])(?(1)\})",
         lambda m: r"\text{celsius}" if m[2] == "C" else r"\text{fahrenheit}",
     ),
-    r"\text{m/s^{2}} -> \text{m/s}^{2}": (r"\\text\{([^{}]*)\^\{?(-?\d)\}?\}", r"\\text{\1}^{\2}"),
+    r"\text{m^{3}/s^{2}} -> \text{m}^{3}\text{/s}^{2}": (
+        r"\\text\{[^{}^]+\^(?:[^{}]|\{-?\d\})*\}",
+        lambda unit: re.sub(r"\^\{?(-?\d)\}?", r"}^{\1}\\text{", unit[0]).replace(r"\text{}", ""),
+    ),
     r"90^{°} -> 90\text{degree}": (r"(?:\^ ?)?(\{ ?)?°(?(1) ?\})", r"\\text{degree}"),
     r"5 square cm -> 5 \text{square cm}": (
         r"(?:(?<=[\d}])|(?<=\\pi))( ?)((?:/ ?)?[a-zA-Z]{2,}\.?(?:[ /]+[a-zA-Z]+\.?)*|k?m/s|k?m/h)"
         r"(?=(?:\^ ?\{?\d\}?)?(?:$|[],;)⦄∧∨]))",
         lambda words: rf" \text{{{words[2]}}}" if is_unit(words[2], words[1]) else words[0],
     ),
-    r"5 \text{percent} -> 5%": (r" ?\\text\{(?:percent(?:age)?|per cent|pct)\}", "%"),
+    r"5 \text{percent} -> 5%": (r" ?\\text\{(?:percent(?:age)?|per cent|pct|%)\}", "%"),
     # Words that link answers.
     r"1, 2 \text{and} 3 -> 1, 2∧3": (r",? ?(?:\\text\{and\}|(?<![a-zA-Z])and(?![a-zA-Z])) ?", "∧"),
     r"x=1 \text{or} x=2 -> x=1∨x=2": (
@@ -143,6 +181,31 @@ RULES = {
     r"\mathbb{R} -> (-∞,∞)": (r"\\math(?:bb|bf) ?\{?R\}?(?![\w^])", "(-∞,∞)"),
     r"2  \pi  r + 1 -> 2\pi r+1": (r"(\\text\{[^{}]*\}|\\[a-zA-Z]+ (?= *[a-zA-Z]))| ", r"\1"),
     r"(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
+    "⦃x∈(-∞,∞)|x>2⦄ -> x>2": (
+        r"^(?:\w[=∈])?⦃([a-zA-Z])(?:∈\(-∞,∞\))?[|:](?=[^⦃⦄]*\1)([^⦃⦄]*)⦄$",
+        r"\2",
+    ),
+    "2[3+[x-5]] -> 2(3+(x-5))": (
+        rf"(?<=[\d)}}*]){_SUM}|{_SUM}(?=\^)",
+        lambda text: text[0].translate({91: "(", 93: ")"}),
+    ),
+    "(x,y)=(1,2) -> x=1,y=2": (  # (m,b)=(1,2) may be any (1,2)
+        r"^\((?=[xyz],[xyz]|[ab],[ab]|[mn],[mn]|[pq],[pq])(\w),(\w)\)=\(([^(),]+),([^(),]+)\)$",
+        r"\1=\3,\2=\4",
+    ),
+    "(x,y,z)=(1,2,3) -> x=1,y=2,z=3": (
+        r"^\(([xyzabcpqr]),([xyzabcpqr]),([xyzabcpqr])\)=\(([^(),]+),([^(),]+),([^(),]+)\)$",
+        r"\1=\4,\2=\5,\3=\6",
+    ),
+    "x≠2 -> x∈(-∞,∞)∖⦃2⦄": (
+        r"^([a-z])≠([^,=≠<>∧∨]*\d[^,=≠<>∧∨]*)$",
+        r"\1∈(-∞,∞)∖⦃\2⦄",
+    ),
+    "⦃±1⦄ -> ⦃-1,1⦄": (r"⦃±([^,⦃⦄]+)⦄", r"⦃-\1,\1⦄"),
+    "(1,4)∖⦃2,3⦄ -> (1,2)∪(2,3)∪(3,4)": (
+        r"([(\[][^()]+),([^()]+[)\]])[∖-]⦃([^⦃⦄]+)⦄",
+        lambda text: ",".join([text[1], re.sub("[^,]+", r"\g<0>)∪(\g<0>", text[3]), text[2]]),
+    ),
 }
 
 

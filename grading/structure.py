@@ -13,23 +13,26 @@ RELATIONS = "=<>≤≥≠∈"
 FLIP = str.maketrans("<>≤≥", "><≥≤")
 _LETTER = (
     r"(?:\\(?:angle|triangle|vec|overline)[ {]*)?(?:\\[a-zA-Z]{2,7} ?|[A-Z]{1,4}|[a-z])"
-    r"(?:_\{[\w\\ ]+\})?'*\}?(?:\([\w,-]+\))?"
+    r"(?:_\{[\w\\ ]+\})?'*\}?(?:(?:\^\{-1\})?\([\w,-]+\))?"
 )
 # One side of "=" that only names the other side: x, f(2), P(X), S_{ABC}, |AB|, (p,q), NO/BO.
 _NAME = re.compile(
     rf"[|(\[]?m?{_LETTER}(?:[,/:]{_LETTER})*[|)\]]?|\\frac\{{{_LETTER}\}}\{{{_LETTER}\}}"
 )
-# A first side that the problem asks for: m+n in m+n=8, ab, |z-w|, f(1)+f(2). Not 2m+n, which may
-# be a condition of the problem.
-_ASKED = re.compile(r"\|?[a-zA-Z](?:[-+*]?[a-zA-Z])+\|?|[a-z]\(\w\)\+[a-z]\(\w\)")
+# A first side that the problem asks for: m+n in m+n=8, ab, |z-w|, f(1)+f(2), P(X=2), \cos A. Not
+# 2m+n, which may be a condition of the problem.
+_ASKED = re.compile(
+    r"\|?[a-zA-Z](?:[-+*]?[a-zA-Z])+\|?|[a-z]\(\w\)\+[a-z]\(\w\)|[PE][(\[][^()]*[)\]]"
+    rf"|\\(?:sin|cos|tan|det|dim|deg) ?(?!\\pi){_LETTER}"
+)
 _MATRIX = re.compile(r"\\begin\{matrix\}((?:(?!\\end).)*?)(?:\\\\)?\\end\{matrix\}")
 _INTERVALS = {"()", "(]", "[)", "[]"}
 
 
 class Structure(NamedTuple):
-    """kind: "value", "list", "set", "∪", "∨", ":" (ratio or time), "matrix 2 2", brackets such as
-    "(]" (tuple or interval), or relations such as "=" or "<≤". name: "x" in "x=5", or "".
-    unit: of all parts."""
+    """kind: "value", "list", "or" (a list too), "set", "∪", "∨", ":" (ratio or time), "matrix 2 2",
+    brackets such as "(]" (tuple or interval), or relations such as "=" or "<≤". name: "x" in "x=5",
+    or "". unit: of all parts."""
 
     kind: str
     parts: list[str]
@@ -72,8 +75,8 @@ def _interval(structure: Structure) -> str:
 
 
 def _alternatives(text: str) -> Structure | None:
-    """Answers that "or" links. "x=2∨x=3" is the list of both, "x<1∨x>4" a union. Others are free:
-    only the same alternatives are equal to "red∨blue" or to "x=1∨y=2"."""
+    """Answers that "or" links. "x=2∨x=3" is a list, but no tuple, "x<1∨x>4" a union. Others are
+    free: only the same alternatives are equal to "red∨blue" or to "x=1∨y=2"."""
     parts, links = split(text, "∨")
     if not links:
         return None
@@ -81,11 +84,11 @@ def _alternatives(text: str) -> Structure | None:
     names = {structure.name for structure in structures}
     kinds = {structure.kind for structure in structures}
     are_numbers = all(re.search(r"[\d∞]|\\pi", part) for part in parts)
-    if len(names) > 1 or not are_numbers:
+    if len(names - {""}) > 1 or not are_numbers:
         return Structure("∨", parts)
-    [name] = names
+    name = structures[0].name
     if not name or not kinds <= _INTERVALS:
-        return Structure("list", parts)
+        return Structure("or", parts)
     return Structure("∪", [*map(_interval, structures)], name)
 
 

@@ -13,17 +13,21 @@ _NO_UNITS = """
     reciprocal factorial sine cosine tangent logarithm opposite conjugate complement excluded
     rejected incorrect mistaken approximately about infinity pi theta alpha beta gamma delta january
     february march april june july august september october november december hundert tausend
-    dutzend docena douzaine mille mila cien
+    dutzend docena douzaine mille mila cien permille hexadecimal ternary phi psi chi rho tau eta
+    sigma omega lambda kappa epsilon zeta iota
     """
 _NO_UNITS = {word + ending for word in _NO_UNITS.split() for ending in ("", "s", "th")}
-_NO_UNIT = re.compile(r"(?!mon)\w+ths?|\w+(?:teen|illi?on)(?:s|th)?|[a-z]*(?:sin|cos|tan|log)x?")
+_NO_UNIT = re.compile(
+    r"(?!mon)\w+ths?|\w+(?:teens?|illi?on\w*|illiard\w*)|[a-z]*(?:sin|cos|tan|log)x?"
+    r"|[abcxyz]{3,}|uvw"  # letters of a product
+)
 # Spellings of one unit. Its first name is compared. Only these may have fewer than three letters.
 _NAMES = """
     mm,millimeter,millimetre cm,centimeter,centimetre m,meter,metre km,kilometer,kilometre in,inch
-    ft,foot,feet yd,yard mi,mile g,gram kg,kilogram mg lb,pound oz,ounce ms s,sec,second min,minute
-    h,hr,hour degree,deg L,l,liter,litre ml,milliliter,millilitre N,newton J,joule W,watt
-    kw,kilowatt V,volt A,amp hz,hertz pa,pascal mol,mole dollar,usd euro,eur yuan,rmb rupee,rs,inr
-    cent square,sq cubic,cu am,a.m pm,p.m /,per mph pct
+    ft,foot,feet yd,yard mi,mile g,gram kg,kilogram mg,milligram lb,pound oz,ounce ms s,sec,second
+    min,minute h,hr,hour degree,deg L,l,liter,litre ml,milliliter,millilitre N,newton
+    J,joule W,watt kw,kilowatt V,volt A,amp hz,hertz pa,pascal mol,mole dollar,usd euro,eur
+    yuan,rmb rupee,rs,inr cent square,sq cubic,cu am,a.m pm,p.m /,per mph pct
     """
 _NAMES = {name: names.split(",")[0] for names in _NAMES.split() for name in names.split(",")}
 _POWERS = {"2": "sq(?:uare)?", "3": "cu(?:bic)?"}  # "square meters" is m^2
@@ -33,7 +37,8 @@ _UNIT = re.compile(r"(?<=[^=(\[⦃])((?:[/*]?\\text\{[^{}\\]+\}(?:\^\{?-?\d\}?)?
 
 def _name(word: str) -> str:
     """Return the name of a unit: "Inches" -> "in". Single letters keep their case."""
-    word = word.lower().strip(".") if len(word) > 1 else word
+    is_mega = re.fullmatch("M(?:[gm]|Pa|eV)", word)  # not milli
+    word = word.lower().strip(".") if len(word) > 1 and not is_mega else word
     stems = [word, word.removesuffix("s"), word.removesuffix("es")]
     return next((_NAMES[stem] for stem in stems if stem in _NAMES), stems[len(word) > 2])
 
@@ -60,10 +65,7 @@ def split_unit(text: str) -> tuple[str, str]:
     phrase = re.sub(r"\\text|[{}*]", " ", match[0])
     for power, pattern in _POWERS.items():
         phrase = re.sub(rf"\b{pattern}\.? (\w+)", rf"\1 ^{power}", phrase)
-    words = re.sub(r"\^ *-?\d", " ", phrase)
-    if not is_unit(words):
+    if not is_unit(re.sub(r"\^ *-?\d", " ", phrase)):
         return text, ""
-    powers = re.findall(r"\^ *(-?\d)", phrase)
-    return text[: match.start()], " ".join(
-        [*map(_name, words.replace("/", " / ").split()), *powers]
-    )
+    words = phrase.replace("/", " / ").replace("^", " ").split()
+    return text[: match.start()], " ".join(map(_name, words))

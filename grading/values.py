@@ -67,7 +67,8 @@ def _power(base, exponent):
 
 
 def _factorial(number):
-    _require(abs(number) < 450 and mpmath.isint(number))  # others take seconds
+    is_fast = mpmath.isint(number) or mpmath.mp.dps <= SCREENING_DIGITS
+    _require(abs(number) < 450 and is_fast)  # others take seconds
     return mpmath.factorial(number)
 
 
@@ -177,7 +178,7 @@ def hold(test: Callable, *texts: str) -> bool:
             try:
                 values = [_value(tree, point) for tree in trees]
             except (ArithmeticError, ValueError, LookupError):
-                if trial < POSITIVE_POINTS:
+                if trial < POSITIVE_POINTS and not (names and digits == DIGITS):
                     return False
                 continue
             is_real = trial < POSITIVE_POINTS or not any(map(mpmath.im, values))
