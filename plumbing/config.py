@@ -28,7 +28,7 @@ PROMPT_FOOTER = r"""Strictly follow this output format:
 **Important: The \boxed{...} command should only contain the final, simplified numerical or symbolic answer, with no extra text or units.**"""  # noqa: E501
 
 
-ONE_CARD = "--teacher_ranks 0 --prompts_per_step 8 --teacher_epochs 2 --teacher_update_every 8"
+ONE_CARD = "--teacher_ranks 0 --prompts_per_step 8 --teacher_epochs 1 --teacher_update_every 8"
 ONE_CARD += " --max_prompt_tokens 512 --max_completion_tokens 512 --keep 1"
 PAPER_4B = "--per_device_batch_size 3 --teacher_model Qwen/Qwen3-1.7B"
 PRESETS: dict[str, str] = {
@@ -37,7 +37,7 @@ PRESETS: dict[str, str] = {
     "qwen3-4b": f"--model Qwen/Qwen3-4B --steps 8000 {PAPER_4B}",
     "phi-4-mini": f"--model microsoft/Phi-4-mini-instruct --steps 10000 {PAPER_4B}",
     # One card of 24 GB (docs/hardware.md). Learning rate: the paper's times the root of the batch
-    # ratio, 1e-5 √(128/288), rounded down; 64 teacher updates a step are near the paper's 72.
+    # ratio, 1e-5 √(128/288), rounded down; a pass of the Teacher a step, as docs/log.md advises.
     "one-gpu": "--model Qwen/Qwen3-0.6B-Base"
     " --train_data data/math/train.jsonl --val_data data/math/val.jsonl --steps 400"
     " --max_rollout_tokens 40000 --activation_checkpointing --learning_rate 6e-6"

@@ -154,7 +154,7 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
         ylabel="speed-up",
     )
     axes.set_xticks([], minor=True)
-    axes.tick_params(axis="x", labelrotation=30)
+    axes.tick_params(axis="x", labelrotation=60)
     axes.xaxis.set_major_formatter(PercentFormatter(1, 1))
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
