@@ -20,13 +20,13 @@ from itertools import product, starmap
 
 import mpmath
 
-from grading.spelling import canonicalize
+from grading.spelling import FUNCTION, canonicalize
 from grading.structure import FLIP, RELATIONS, Structure, is_asked, split, structure_of
 from grading.values import hold, is_arithmetic, is_close, letters, number
 
 _SLASH = re.compile(r"(?<=/)(\d+)(?=\\?[a-zA-Z]|\([^()]*[a-zA-Z])")  # 1/2x may be (1/2)x
 _PERCENT = re.compile(r"^([^%]+)%$")
-_FUNCTION = re.compile(r"\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)")
+_FUNCTION = re.compile(FUNCTION)
 # Products whose order may count: AB, A^{-1}B, x^TA, vectors.
 _ORDERED = re.compile(
     r"[A-Z](?:_\{\w+\}|\^\{?-1\}?)*\*?[A-Z(]|\^\{?T|\\(?:vec|nabla|times|circ)(?![a-z])"

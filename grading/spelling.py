@@ -37,13 +37,16 @@ _COMMAND = re.compile(r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\+/-|\*\*|\.\.\.|[^\x00-\x7f
 _SCRIPTS = {"^": re.compile("[⁰¹²³⁴-⁹⁺⁻ⁿ]+"), "_": re.compile("[₀-₉]+")}
 _SUM = r"\[(?=[^],]*[-+])(?:[^],[]|\[[^],[]*\])*\]"  # in brackets. [n/2] may be a floor
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # with two more levels of braces inside
-_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|log|ln|exp|sqrt|pi"
-_FUNCTIONS += r"|sec(?!\.? ?$)"  # at the end it is a second
+FUNCTION = r"\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)"
+# Names that may lack their backslash. "sec" at the end is a second.
+_FUNCTIONS = (
+    r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|log|ln|exp|sqrt|pi|sec(?!\.? ?$)"
+)
 _CURRENCY = {r"\$": "dollar", "€": "euro", "£": "pound", "¥": "yuan", "₹": "rupee"}
 
 
 def _plain_characters(text: str) -> str:
-    r"""Replace characters of other scripts: "x²" -> "x^{2}", "５（" -> "5("."""
+    r"""Replace characters of other scripts: "x²" -> "x^{2}", "５" -> "5"."""
     for sign, run in _SCRIPTS.items():
         text = run.sub(lambda m, s=sign: f"{s}{{{unicodedata.normalize('NFKC', m[0])}}}", text)
     spaces = {char: " " for char in {*text} if unicodedata.category(char)[0] in "CZ"}
@@ -128,7 +131,7 @@ RULES = {
     # Functions.
     r"\tan^{-1}x -> \arctan x": (r"\\(sin|cos|tan) ?\^\{-1\}", r"\\arc\1 "),
     r"\ln x*y -> \ln(x)*y": (
-        r"(\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)) ?([a-zA-Z]|\\[a-z]+)(?= ?\*)",
+        rf"({FUNCTION}) ?([a-zA-Z]|\\[a-z]+)(?= ?\*)",
         r"\1(\2)",
     ),
     r"\sin 20° -> \sin(20\pi/180)": (
