@@ -8,9 +8,8 @@ Two records, `Group` and `Completion`, and pure functions: no model, no file, no
     hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
     logp, A, w     ->  correct_mismatch, policy_loss  ->  scalar, backward()
 
-The loss is a weighted sum over response tokens. A row's weight w follows from its group and from
-totals over the step, all of whose groups each rank holds, so neither the micro-batch size nor the
-number of ranks changes the gradient.
+The loss is a weighted sum over response tokens. A row's weight w follows from its group and totals
+over the step, whose groups each rank holds: neither micro-batches nor ranks change the gradient.
 
 Shapes: P prompts, G completions of one, B of several, N response tokens of some rows laid end to
 end (no padding), D hidden size, V vocabulary.
@@ -189,22 +188,19 @@ def weigh(
     -∇log π over right answers minus that over wrong ones (Eq. 2); `grpo` divides by lengths, too.
     dead_rows "out": dead groups leave the loss and P. truncated_rows "out": completions cut at the
     token limit have weight 0, and count only in G and in their group's mean and std."""
+
+    def length(o: Completion) -> int:
+        return 0 if truncated_rows == "out" and not o.finished else len(o.ids)
+
     if dead_rows == "out":
         groups = [group for group in groups if group.live]
-    lengths = []
+    batch_tokens = sum(length(o) for group in groups for o in group.completions)
     for group in groups:
-        lengths_G = []
-        for completion in group.completions:
-            is_out = truncated_rows == "out" and not completion.finished
-            lengths_G.append(0 if is_out else len(completion.ids))
-        lengths.append(lengths_G)
-    batch_tokens = sum(map(sum, lengths))
-    for group, lengths_G in zip(groups, lengths, strict=True):
         rewards_1_G = torch.tensor([[o.reward for o in group.completions]])
+        lengths = [length(o) for o in group.completions]
+        lengths_G = torch.tensor(lengths)
         advantage_G = group_advantages(rewards_1_G, std)[0]
-        weight_G = row_weights(
-            torch.tensor(lengths_G), len(groups), loss, batch_tokens, max_completion_tokens
-        )
+        weight_G = row_weights(lengths_G, len(groups), loss, batch_tokens, max_completion_tokens)
         for i, completion in enumerate(group.completions):
             completion.advantage = advantage_G[i].item()
             completion.weight = weight_G[i].item()
@@ -230,12 +226,14 @@ def row_weights(
     divisors = {
         "grpo": P * G * lengths,
         "dapo": P * lengths.sum(),
-        "batch": lengths.new_tensor(batch_tokens),
-        "constant": lengths.new_tensor(P * G * max_completion_tokens),
-        "sum": lengths.new_tensor(P * G),
+        "batch": batch_tokens,
+        "constant": P * G * max_completion_tokens,
+        "sum": P * G,
     }
-    weight_G = (1 / divisors[loss]).expand(G)
-    return weight_G.masked_fill(lengths == 0, 0)
+    ones_G = torch.ones_like(lengths)
+    weight_G = ones_G / divisors[loss]
+    is_empty_G = lengths == 0
+    return weight_G.masked_fill(is_empty_G, 0)
 
 
 # Log-probabilities of the distribution that was sampled

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 Metrics = dict[str, float | None]  # by key of metrics.jsonl
 Choice = tuple[np.ndarray, np.ndarray]  # chosen_P and explored_P, as epsilon_greedy returns them
 MOST_CANDIDATES = 64  # of a pool, with --candidates auto
-# Attributes that a checkpoint leaves out; of rng it keeps the state.
-NOT_SAVED = ("context", "problems", "teacher", "rng")
+GIVEN = ("context", "problems", "teacher")  # attributes that a checkpoint leaves out
 
 
 def utility_target(p_hat):
@@ -58,7 +57,7 @@ class Sampler:
 
     Settings are keyword arguments of `__init__`, whole or decimal numbers that --sampler_args
     changes. State is what the object holds: a checkpoint keeps each attribute (numbers, texts,
-    lists, dicts, arrays) except NOT_SAVED and names that begin with "_", which `__init__` sets.
+    lists, dicts, arrays) except GIVEN and names that begin with "_", which `__init__` sets.
 
     Where there is no teacher rank each student rank runs a replica; all must make the same
     proposals, so all randomness comes from `self.rng`."""
@@ -110,16 +109,14 @@ class Sampler:
 
     def state_dict(self) -> dict:
         """Return all state that a resume needs."""
-        state = {"rng": self.rng.bit_generator.state}
+        state = {}
         for name, value in vars(self).items():
-            if name not in NOT_SAVED and not name.startswith("_"):
+            if name not in GIVEN and not name.startswith("_"):
                 state[name] = value
         return state
 
     def load_state_dict(self, state: dict) -> None:
-        self.rng.bit_generator.state = state["rng"]
-        for name in state.keys() - {*NOT_SAVED}:
-            setattr(self, name, state[name])
+        vars(self).update(state)
 
     def new_groups(self, index_P) -> list[Group]:
         """Make a group of each problem, of --group_size completions, without predictions."""
@@ -137,9 +134,8 @@ def join(groups: list[Group]) -> list[Group]:
     """Merge the groups of one problem into one, which takes the place of the first."""
     joined = {}
     for group in groups:
-        if group.problem not in joined:
-            joined[group.problem] = replace(group, size=0, completions=[])
-        whole = joined[group.problem]
+        empty = replace(group, size=0, completions=[])
+        whole = joined.setdefault(group.problem, empty)
         whole.size += group.size
         whole.completions += group.completions
     return list(joined.values())
@@ -331,13 +327,6 @@ class Goldilocks(Pooled):
             question = self.problems.question(group.problem)
             y = plugins.check_utilities("target", self.target(group.p_hat), ())  # Alg. 2, lines 3-4
             self.teacher.update(question, y.item())
-
-    def state_dict(self):
-        return super().state_dict() | {"teacher": self.teacher.state_dict()}
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
-        self.teacher.load_state_dict(state["teacher"])
 
     def metrics(self):
         return super().metrics() | self.teacher.metrics()

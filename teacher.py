@@ -9,7 +9,6 @@ K.3). All of these receive the same messages, make the same calls, and share the
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from plumbing.models import check_directory, checksum, load, trial, unsharded, w
 from plumbing.run.checkpoint import Learner
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
+STATE = ("replay", "pushed", "updates", "last_loss")  # attributes of Teacher in a checkpoint
 Ids = tuple[int, ...]  # the tokens of a question
 Sample = tuple[Ids, float]  # a question and its target y
 # transformers builds no mask for an implementation without a mask function.
@@ -58,19 +58,18 @@ class UtilityModel(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, ids_B_T=None, mask_B_T=None, pooled_B_D=None) -> tuple[torch.Tensor, ...]:
-        """Predict from right-padded token ids and mask (B, T), or from pooled embeddings (B, D).
-        Returns the utility (B,) in [0, 0.5] and the pooled embeddings, both float32."""
+    def forward(self, ids_B_T=None, mask_B_T=None, pooled_B_D=None) -> torch.Tensor:
+        """Predict from right-padded token ids and mask (B, T), or from their pooled embeddings
+        (B, D), the utility (B,), float32 in [0, 0.5]."""
         if pooled_B_D is None:
-            pooled_B_D = self._pooled(ids_B_T, mask_B_T)
+            pooled_B_D = self.embed(ids_B_T, mask_B_T)
         dtype = self.head.weight.dtype
         input_B_D = pooled_B_D.to(dtype)
         logit_B_1 = self.head(input_B_D)
         logit_B = logit_B_1[:, 0].float()
-        f_B = 0.5 * torch.sigmoid(logit_B)
-        return f_B, pooled_B_D
+        return 0.5 * torch.sigmoid(logit_B)
 
-    def _pooled(self, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
+    def embed(self, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
         """Compute MeanPool(Embed(q)) in float32: (B, D)."""
         out = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False)
         hidden_B_T_D = out.last_hidden_state.float()
@@ -97,16 +96,6 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
     masked_B_T_D = hidden_B_T_D * mask_B_T_1
     sum_B_D = masked_B_T_D.sum(dim=1)
     return sum_B_D / tokens_B_1
-
-
-@dataclass
-class BatchShare:
-    """The rows b of a batch B that a teacher rank computes."""
-
-    inputs: dict[str, torch.Tensor]  # of UtilityModel
-    y_b: torch.Tensor  # targets
-    size: int  # |B|
-    idle: bool  # the rank has no row of its own: the loss of the one it computes is dropped
 
 
 class Teacher:
@@ -188,7 +177,7 @@ class Teacher:
             for part in own.split(size):
                 ids_b = [ids_B[i] for i in part]
                 inputs = self._inputs(ids_b)
-                f_b, _ = self.model(**inputs)
+                f_b = self.model(**inputs)
                 if not idle:
                     utilities[part] = f_b.double().cpu()
             if self.process_group:  # each entry is nonzero on one rank only, so the sum is exact
@@ -208,67 +197,38 @@ class Teacher:
         """(Alg. 2, lines 11-17) Shuffle the buffer into batches once; train E epochs on the MSE.
         Raises NonFiniteError, instead of a bad update, if a gradient norm is not finite."""
         seed = self.config.seed * 1_000_003 + self.pushed
-        batches = self._shuffled_batches(seed)
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        order = torch.randperm(len(self.replay), generator=generator)
+        size = self.config.teacher_batch_size * self.ranks
+        batches = order.split(size)
         losses = self._train(batches, seed)
         sum_of_losses = losses.sum().double().cpu()
         if self.is_sharded:
             dist.all_reduce(sum_of_losses, group=self.process_group)
         self.last_loss = sum_of_losses.item() / len(batches)
 
-    def _shuffled_batches(self, seed: int) -> list[BatchShare]:
-        """Shuffle the buffer and cut it into batches."""
-        generator = torch.Generator()
-        generator.manual_seed(seed)
-        order = torch.randperm(len(self.replay), generator=generator)
-        size = self.config.teacher_batch_size * self.ranks
-        batches = []
-        for part in order.split(size):
-            samples = [self.replay[i] for i in part]
-            batches.append(self._batch(samples))
-        return batches
-
-    def _batch(self, samples: list[Sample]) -> BatchShare:
-        """Make this rank's share of a batch B."""
-        own = samples
-        idle = False
-        if not self.frozen:
-            own, idle = self._own(samples)
-        ids_b = [ids for ids, _ in own]
-        targets_b = [y for _, y in own]
-        return BatchShare(
-            inputs=self._inputs(ids_b),
-            y_b=torch.tensor(targets_b, device=self.device),
-            size=len(samples),
-            idle=idle,
-        )
-
-    def _train(self, batches: list[BatchShare], seed: int) -> torch.Tensor:
-        """Train E epochs. Returns this rank's parts of the losses of the last epoch."""
+    def _train(self, batches: Sequence[torch.Tensor], seed: int) -> torch.Tensor:
+        """Train E epochs on batches of positions in the buffer. Returns this rank's parts of the
+        losses of the last epoch."""
         E = self.config.teacher_epochs
         has_dropout = self.config.teacher_mode == "lora"
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):  # dropout draws from torch's own generator
-            torch.manual_seed(seed + self.rank)
-            self.model.train(has_dropout)
-            for _ in range(E):
-                losses = [self._step(batch) for batch in batches]
-            self.model.eval()
+        torch.manual_seed(seed + self.rank)  # of dropout; nothing else draws from torch's generator
+        self.model.train(has_dropout)
+        for _ in range(E):
+            losses = [self._step(batch) for batch in batches]
+        self.model.eval()
         return torch.stack(losses)
 
-    def _step(self, batch: BatchShare) -> torch.Tensor:
-        """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)², shared over the ranks. Returns this rank's
-        part of the loss."""
-        f_b, _ = self.model(**batch.inputs)
-        error_b = f_b - batch.y_b
-        squared_error_b = error_b**2
-        loss = squared_error_b.sum() / batch.size
-        if batch.idle:
-            loss = loss * 0
+    def _step(self, batch: torch.Tensor) -> torch.Tensor:
+        """Take an AdamW step. Returns this rank's part of the loss."""
+        loss = self._loss(batch)
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         scaled = loss * self.ranks if self.is_sharded else loss
         scaled.backward()
         gradients = [p.grad for p in self.model.parameters() if p.requires_grad]
-        norm = unsharded(nn.utils.get_total_norm(gradients)).item()
+        total_norm = nn.utils.get_total_norm(gradients)
+        norm = unsharded(total_norm).item()
         self.updates += 1
         if not math.isfinite(norm):
             raise NonFiniteError(
@@ -278,6 +238,25 @@ class Teacher:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach()
+
+    def _loss(self, batch: torch.Tensor) -> torch.Tensor:
+        """Compute this rank's part of 1/|B| Σ (f_φ(q) - y)²."""
+        own = batch
+        idle = False
+        if not self.frozen:
+            own, idle = self._own(batch)
+        samples = [self.replay[i] for i in own]
+        ids_b = [ids for ids, _ in samples]
+        targets_b = [y for _, y in samples]
+        inputs = self._inputs(ids_b)
+        f_b = self.model(**inputs)
+        y_b = torch.tensor(targets_b, device=self.device)
+        error_b = f_b - y_b
+        squared_error_b = error_b**2
+        loss = squared_error_b.sum() / len(batch)
+        if idle:
+            loss = loss * 0
+        return loss
 
     def _inputs(self, ids_b: list[Ids]) -> dict[str, torch.Tensor]:
         """Return UtilityModel's arguments for the token ids of questions."""
@@ -295,7 +274,7 @@ class Teacher:
         head, and padding to the length of other questions would round otherwise on each rank."""
         pad_id = self.tokenizer.pad_token_id
         ids_1_T, mask_1_T = pad([ids], pad_id, self.device)
-        _, pooled_1_D = self.model(ids_1_T, mask_1_T)
+        pooled_1_D = self.model.embed(ids_1_T, mask_1_T)
         pooled_D = pooled_1_D[0]
         return pooled_D.cpu()
 
@@ -303,7 +282,7 @@ class Teacher:
         """Tokenize the raw question, cut at max_prompt_tokens of its own tokens."""
         ids = self.tokenizer(question).input_ids
         if not ids:
-            return (self.tokenizer.pad_token_id,)
+            ids = [self.tokenizer.pad_token_id]
         limit = self.config.max_prompt_tokens
         return tuple(ids[:limit])
 
@@ -315,21 +294,10 @@ class Teacher:
 
     def state_dict(self) -> dict:
         """Return all state but model and optimizer, which a checkpoint holds sharded."""
-        replay = [[list(ids), y] for ids, y in self.replay]
-        return {
-            "replay": replay,
-            "pushed": self.pushed,
-            "updates": self.updates,
-            "last_loss": self.last_loss,
-        }
+        return {name: getattr(self, name) for name in STATE}
 
     def load_state_dict(self, state: dict) -> None:
-        self.replay.clear()
-        for ids, y in state["replay"]:
-            self.replay.append((tuple(ids), y))
-        self.pushed = state["pushed"]
-        self.updates = state["updates"]
-        self.last_loss = state["last_loss"]
+        vars(self).update(state)
 
     def export(self, folder: Path) -> None:
         """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
@@ -362,7 +330,7 @@ def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
     mask_B_T = torch.ones_like(ids_B_T)
     with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
         model = UtilityModel(backbone, mode)
-        f_B, _ = model(ids_B_T, mask_B_T)
+        f_B = model(ids_B_T, mask_B_T)
         if not f_B.isfinite():
             raise ValueError("its embeddings are not finite")
 
@@ -392,8 +360,7 @@ class TeacherServer:
 
         def send(proposals):
             channel.layout.stopping = stop_requested(channel.layout)
-            groups, metrics = proposals
-            channel.send(groups, metrics)
+            channel.send(*proposals)
 
         send(self.latest())
         while True:
@@ -423,17 +390,21 @@ class TeacherServer:
         return self.proposals
 
     def state_dict(self) -> dict:
-        """Return the sampler's state and the proposals that the students have not used yet."""
+        """Return the state of sampler and Teacher, and the proposals that the students have not yet
+        used."""
         proposals = None
         if self.proposals:
             groups, metrics = self.proposals
             # Seconds differ from rank to rank, and all ranks must return the same state.
             metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
-            proposals = [vars(group) for group in groups], plain(metrics)
-        return {"sampler": self.sampler.state_dict(), "proposals": proposals}
+            proposals = groups, plain(metrics)
+        return {
+            "sampler": self.sampler.state_dict(),
+            "teacher": self.sampler.teacher.state_dict(),
+            "proposals": proposals,
+        }
 
     def load_state_dict(self, state: dict) -> None:
         self.sampler.load_state_dict(state["sampler"])
-        if state["proposals"]:
-            groups, metrics = state["proposals"]
-            self.proposals = [Group(**group) for group in groups], metrics
+        self.sampler.teacher.load_state_dict(state["teacher"])
+        self.proposals = state["proposals"]

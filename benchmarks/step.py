@@ -10,19 +10,17 @@ With --random_weights the models have the shapes of --model and --teacher_model,
 the demo's tokenizer and problems. Rewards are scripted with --dead, and with --random_weights or
 --trl, where it is 0.6 by default.
 
---trl BATCH: TRL, with this per_device_train_batch_size, runs in a process of its own. Both sides
-take one step in each pair, the first and the second side change places from pair to pair, and the
-ratio is taken pair by pair, so that a slow moment or a drift of the machine affects both. Equal on
-both sides: model, prompts, group size, temperature, limits, learning rate, threads, float32,
-beta 0, and scripted rewards at no cost. TRL generates a batch in one call, without gradient
-checkpointing, logging, saving, or a second forward for old log-probs. Different by design: TRL
-forwards and backpropagates dead groups, pads every micro-batch to the longest prompt and completion
-of the batch, computes entropies that it does not use, and gathers metrics for its log; this project
-copies the weights into its generator.
+--trl BATCH: TRL has this per_device_train_batch_size. Both sides take one step in each pair, the
+first and the second side change places from pair to pair, and the ratio is taken pair by pair, so
+that a slow moment or a drift of the machine affects both. Equal on both sides: model, prompts,
+group size, temperature, limits, learning rate, threads, float32, beta 0, and scripted rewards at no
+cost. TRL generates a batch in one call, without gradient checkpointing, logging, saving, or a
+second forward for old log-probs. Different by design: TRL forwards and backpropagates dead groups,
+pads every micro-batch to the longest prompt and completion of the batch, computes entropies that it
+does not use, and gathers metrics for its log; this project copies the weights into its generator.
 """
 
 import itertools
-import multiprocessing
 import os
 import re
 import subprocess
@@ -39,7 +37,6 @@ from pathlib import Path
 import pandas as pd
 import torch
 import transformers
-from tqdm import trange
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
@@ -49,7 +46,7 @@ from plumbing.config import ROOT
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
 from plumbing.distributed.layout import device_type
-from plumbing.distributed.shutdown import begin_process, borrowed_process
+from plumbing.distributed.shutdown import borrowed_process
 from plumbing.errors import InputError
 from scripts import analysis
 from verify import Verdict, Verifier
@@ -143,75 +140,50 @@ def measured_steps(config: train.Config, dead: float | None) -> Iterator[dict]:
 
 
 class TakeTurns(transformers.TrainerCallback):
-    """Lets TRL take a step for each message from the pipe, and sends the step's row."""
+    """Takes our steps between TRL's: our side begins the first pair, TRL the second, and so on."""
 
-    def __init__(self, pipe, trainer):
-        self.pipe = pipe
+    def __init__(self, ours: Iterator[dict], trainer):
+        self.ours = ours
         self.trainer = trainer
+        self.rows = {"ours": [], "TRL": []}
 
-    def wait(self) -> None:
-        self.pipe.recv()
+    def take(self, steps: int) -> None:
+        """Take steps of ours, then time TRL."""
+        self.rows["ours"] += itertools.islice(self.ours, steps)
         self.began = time.perf_counter()
 
     def on_train_begin(self, *_, **__):
-        self.wait()
+        self.take(1)
 
     def on_step_end(self, *_, **__):
         """Between two calls lie the next batch of prompts and a whole step."""
         seconds = time.perf_counter() - self.began
         length = self.trainer._metrics["train"]["completions/mean_length"][-1]
         tokens = length * self.trainer.args.generation_batch_size
-        self.pipe.send({"seconds": seconds, "completion_tokens": tokens})
-        self.wait()
+        self.rows["TRL"].append({"seconds": seconds, "completion_tokens": tokens})
+        # After every second step of TRL's, ours end this pair and begin the next.
+        self.take(0 if len(self.rows["TRL"]) % 2 else 2)
 
 
-def run_trl(pipe, config: train.Config, args: Namespace) -> None:
-    """Train with TRL on the problems that our sampler draws, in its order, until terminated."""
+def take_turns(ours: Iterator[dict], config: train.Config, args: Namespace, n: int) -> dict:
+    """Take n pairs of steps, TRL's on the problems that our sampler draws, in its order. Returns
+    the rows of each side."""
     from examples.trl_demo import build_trainer
 
-    begin_process()
     warnings.filterwarnings("ignore")  # about settings that transformers has renamed
     trainer = build_trainer(
         config,
         ScriptedVerifier(config, args.dead),
         per_device_train_batch_size=args.trl,
         gradient_accumulation_steps=config.prompts_per_step * config.group_size // args.trl,
-        max_steps=10**6,
+        max_steps=n,
         logging_strategy="no",
         save_strategy="no",
-        disable_tqdm=True,
     )
-    trainer.add_callback(TakeTurns(pipe, trainer))
+    turns = TakeTurns(ours, trainer)
+    trainer.add_callback(turns)
     trainer.train()
-
-
-def trl_steps(config: train.Config, args: Namespace) -> Iterator[dict]:
-    """Let TRL take one step for each row that is requested. Raises EOFError if its process ends,
-    which prints why."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=run_trl, args=(theirs, config, args), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        while True:
-            ours.send("take a step")
-            yield ours.recv()
-    finally:
-        process.terminate()
-
-
-def take_turns(ours: Iterator[dict], theirs: Iterator[dict], n: int) -> dict[str, list[dict]]:
-    """Take n pairs of steps. Our side begins the first pair, TRL the second, and so on. Returns
-    the rows of each side."""
-    sides = {"ours": ours, "TRL": theirs}
-    rows = {"ours": [], "TRL": []}
-    order = ["ours", "TRL"]
-    for _ in trange(n, unit=" pairs"):
-        for name in order:
-            rows[name].append(next(sides[name]))
-        order.reverse()
-    return rows
+    return {name: rows[:n] for name, rows in turns.rows.items()}
 
 
 # The command
@@ -222,8 +194,7 @@ def steps_table(rows: dict[str, list[dict]]) -> str:
     step."""
     columns = {name: pd.DataFrame(steps).filter(items=QUANTITIES) for name, steps in rows.items()}
     if "TRL" in columns:
-        shared = columns["TRL"].columns
-        columns["ours / TRL"] = columns["ours"][shared] / columns["TRL"]
+        columns["ours / TRL"] = columns["ours"] / columns["TRL"]
     statistics = {name: steps.agg(["median", "min", "max"]).T for name, steps in columns.items()}
     table = pd.concat(statistics, axis=1).reindex(QUANTITIES).dropna(how="all")
     return table.to_string(float_format="{:.4g}".format, na_rep="-")
@@ -249,7 +220,7 @@ def measure(config: train.Config, args: Namespace) -> None:
             title += f", TRL {version('trl')} in micro-batches of {args.trl}"
             if config.bf16 or device_type(config.device) == "cuda":
                 raise InputError("TRL's side computes in float32: give --device cpu, not --bf16")
-            rows = take_turns(steps, trl_steps(config, args), n)
+            rows = take_turns(steps, config, args, n)
         else:
             rows = {"measured": list(itertools.islice(steps, n))}
     measured = {name: side[args.warmup :] for name, side in rows.items()}
@@ -266,7 +237,7 @@ def main(argv=None) -> None:
     add("--trl", type=count, default=None, metavar="BATCH", help="also measure TRL")
     with (
         borrowed_process(),
-        analysis.one_line("step", EOFError),
+        analysis.one_line("step"),
         tempfile.TemporaryDirectory() as out,
     ):
         if launch().world > 1:

@@ -44,7 +44,8 @@ from verify import Verifier
 
 # Hot and short. At temperature 0.7 the completions of a demo problem have one length, which would
 # hide a wrong normalizer.
-CONFIG = train.parse(["--preset", "demo", "--sampler", "uniform", "--temperature", "2"])
+FLAGS = f"--preset demo --sampler uniform --temperature 2 --out {tempfile.gettempdir()}"
+CONFIG = train.parse(FLAGS.split())  # TRL writes nothing there
 POLICY_SEED, REFERENCE_SEED = 1, 2
 # Each side's float32 gradient is within 2.3e-5 of our float64 gradient, on three seeds.
 TOLERANCE = 5e-5
@@ -101,47 +102,44 @@ class MovedStudent(train.Student):
         return 0.0
 
 
-class TRL:
-    """A GRPOTrainer with some settings, and the batch that it makes of our rollouts."""
+def trl_update(groups: list[Group], **settings) -> tuple[torch.Tensor, ...]:
+    """Let a GRPOTrainer with some settings update on our rollouts. Returns its advantages, and its
+    loss and gradient after `shift` with our advantages."""
+    from datasets import Dataset
+    from trl import GRPOTrainer
 
-    def __init__(self, groups: list[Group], **settings):
-        from datasets import Dataset
-        from trl import GRPOTrainer
-
-        rows = [(group.prompt_ids, o) for group in groups for o in group.completions]
-        tokens = {
-            "prompt_ids": [prompt for prompt, _ in rows],
-            "completion_ids": [o.ids for _, o in rows],
-            "logprobs": None,
-        }
-        # rollout_func returns token ids, so TRL never reads the text of a prompt.
-        data = [{"prompt": "?", "graded": o.reward} for _, o in rows]
-        config = replace(CONFIG, out=tempfile.gettempdir())
-        # With two updates a batch TRL records the log-probs before both.
-        settings = {"num_iterations": 2, "epsilon_high": CONFIG.clip_high} | settings
-        self.trainer = GRPOTrainer(
-            CONFIG.model,
-            lambda graded, **_: graded,
-            trl_config(config, **settings),
-            Dataset.from_list(data),
-            processing_class=AutoTokenizer.from_pretrained(CONFIG.model),
-            rollout_func=lambda prompts, trainer: tokens,
-        )
-        # TRL's training loop, which does not run here, would set this.
-        self.trainer.current_gradient_accumulation_steps = 1
-        self.model = self.trainer.model.train()
-        if self.trainer.ref_model is not None:
-            shift(self.trainer.ref_model, REFERENCE_SEED)
-        self.batch = self.trainer._generate_and_score_completions(data)
-
-    def update(self, advantage_B: torch.Tensor) -> None:
-        """Compute loss and gradient with these advantages, after `shift`."""
-        shift(self.model, POLICY_SEED)
-        tokens = self.batch["completion_mask"].sum()
-        batch = self.batch | {"advantages": advantage_B, "num_items_in_batch": tokens}
-        self.loss = self.trainer._compute_loss(self.model, batch)
-        self.loss.backward()
-        self.gradient = gradient_of(self.model)
+    rows = [(group.prompt_ids, o) for group in groups for o in group.completions]
+    tokens = {
+        "prompt_ids": [prompt for prompt, _ in rows],
+        "completion_ids": [o.ids for _, o in rows],
+        "logprobs": None,
+    }
+    # rollout_func returns token ids, so TRL never reads the text of a prompt.
+    data = [{"prompt": "?", "graded": o.reward} for _, o in rows]
+    # With two updates a batch TRL records the log-probs before both.
+    settings = {"num_iterations": 2, "epsilon_high": CONFIG.clip_high} | settings
+    trainer = GRPOTrainer(
+        CONFIG.model,
+        lambda graded, **_: graded,
+        trl_config(CONFIG, **settings),
+        Dataset.from_list(data),
+        processing_class=AutoTokenizer.from_pretrained(CONFIG.model),
+        rollout_func=lambda prompts, trainer: tokens,
+    )
+    # TRL's training loop, which does not run here, would set this.
+    trainer.current_gradient_accumulation_steps = 1
+    model = trainer.model.train()
+    if trainer.ref_model is not None:
+        shift(trainer.ref_model, REFERENCE_SEED)
+    batch = trainer._generate_and_score_completions(data)
+    shift(model, POLICY_SEED)
+    ours = {
+        "advantages": torch.tensor([o.advantage for _, o in rows]),
+        "num_items_in_batch": batch["completion_mask"].sum(),
+    }
+    loss = trainer._compute_loss(model, batch | ours)
+    loss.backward()
+    return batch["advantages"], loss.detach(), gradient_of(model)
 
 
 def compared(quantity: str, ours: torch.Tensor, theirs: torch.Tensor) -> tuple:
@@ -153,19 +151,18 @@ def compared(quantity: str, ours: torch.Tensor, theirs: torch.Tensor) -> tuple:
 
 
 def comparisons(layout: Layout, groups: list[Group]) -> Iterator[tuple]:
-    """Yield the rows of the table: advantages, then the losses with our advantages."""
+    """Yield the rows of the table: the losses with our advantages, then TRL's advantages."""
+    for name, (our_settings, settings) in LOSSES.items():
+        student = MovedStudent(layout, **our_settings)
+        student.update(groups, step=1)  # computes the advantages, too
+        advantage_B, loss, gradient = trl_update(groups, **settings)
+        yield compared(f"{name}: loss", student.loss, loss)
+        yield compared(f"{name}: gradient", student.gradient, gradient)
     rewards_P_G = torch.tensor([[o.reward for o in group.completions] for group in groups])
     std_P_1 = rewards_P_G.std(1, keepdim=True)
     ours_P_G = grpo.group_advantages(rewards_P_G, "sample") * std_P_1 / (std_P_1 + 1e-4)
     name = "advantages: `sample`, × std / (std + 1e-4)"
-    yield compared(name, ours_P_G.flatten(), TRL(groups).batch["advantages"])
-    for name, (our_settings, settings) in LOSSES.items():
-        student = MovedStudent(layout, **our_settings)
-        student.update(groups, step=1)  # computes the advantages, too
-        trl = TRL(groups, **settings)
-        trl.update(torch.tensor([o.advantage for group in groups for o in group.completions]))
-        yield compared(f"{name}: loss", student.loss, trl.loss.detach())
-        yield compared(f"{name}: gradient", student.gradient, trl.gradient)
+    yield compared(name, ours_P_G.flatten(), advantage_B)
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from plumbing.errors import escape_output
 
 def opt(default, help: str, **argument):
     """Declare a dataclass field that is a flag. argument: keywords of argparse's add_argument, such
-    as a `type` that rejects values out of range (default: the field's type)."""
+    as a `type` that rejects values out of range (default: the field's type, of an int `count`)."""
     return field(default=default, metadata={"help": help, **argument})
 
 
@@ -67,5 +67,5 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
         if f.type is bool:
             argument["action"] = argparse.BooleanOptionalAction
         else:
-            argument.setdefault("type", f.type)
+            argument.setdefault("type", count if f.type is int else f.type)
         parser.add_argument(f"--{f.name}", **argument)

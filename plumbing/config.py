@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpo
 from plumbing import command_line
-from plumbing.command_line import count, count_or_auto, fraction, natural, non_negative, number, opt
+from plumbing.command_line import count_or_auto, fraction, natural, non_negative, number, opt
 
 MODES = ("full", "last_token", "frozen", "lora")  # of the teacher (App. L)
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,7 +69,6 @@ class Config:
     steps: int = opt(
         20_000,
         "updates (Table 6); without a teacher 4/3 of the preset's, App. D, unless given",
-        type=count,
     )
     seed: int = opt(0, "seed of every random stream", type=natural)
     out: str = opt("", "run directory; resumes if it exists [runs/PRESET-SAMPLER-seedSEED]")
@@ -82,15 +81,15 @@ class Config:
     val_data: str = opt(f"{DATA}/val.jsonl", "the same, for evaluation: 5,000 problems (App. J)")
     reward: str = opt("", "custom, with verl's signature: FILE.py[:compute_score]")
     # Student
-    prompts_per_step: int = opt(18, "P; P x G = 288 is the global batch (App. K.1)", type=count)
+    prompts_per_step: int = opt(18, "P; P x G = 288 is the global batch (App. K.1)")
     group_size: int = opt(16, "completions G a prompt (Table 5a)", type=number(int, 2, 1000))
-    per_device_batch_size: int = opt(4, "full-length rows a forward/backward", type=count)
-    max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call", type=count)
+    per_device_batch_size: int = opt(4, "full-length rows a forward/backward")
+    max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call")
     learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=fraction)
     lr_schedule: str = opt("constant", "linear: to 0 at the end", choices=("constant", "linear"))
     max_grad_norm: float = opt(1.0, "gradients are clipped to it; 0: never", type=non_negative)
-    max_prompt_tokens: int = opt(1024, "longer ones are dropped (Table 5a)", type=count)
-    max_completion_tokens: int = opt(2048, "completions are cut at it (Table 5a)", type=count)
+    max_prompt_tokens: int = opt(1024, "longer ones are dropped (Table 5a)")
+    max_completion_tokens: int = opt(2048, "completions are cut at it (Table 5a)")
     temperature: float = opt(0.7, "in training; evaluation is greedy", type=number(float, 1e-3))
     prompt_header: str = opt(PROMPT_HEADER, "text before the question (App. M)")
     prompt_footer: str = opt(PROMPT_FOOTER, "text after the question (App. M)")
@@ -102,7 +101,7 @@ class Config:
     mismatch: str = opt("none", "correct for the generator's rounding", choices=grpo.MISMATCHES)
     mismatch_level: str = opt("sequence", "unit of the ratio", choices=("token", "sequence"))
     mismatch_cap: float = opt(3.0, "largest ratio", type=number(float, 1))
-    update_iterations: int = opt(1, "updates mu on each batch (Table 5a)", type=count)
+    update_iterations: int = opt(1, "updates mu on each batch (Table 5a)")
     clip_low: float = opt(0.2, "ratios are clipped below 1 - this (Section 6)", type=fraction)
     clip_high: float = opt(0.28, "ratios are clipped above 1 + this (Section 6)", type=non_negative)
     resample_rounds: int = opt(0, "DAPO's extra rounds for dead groups (Section 6)", type=natural)
@@ -116,19 +115,19 @@ class Config:
     )
     epsilon: float = opt(0.2, "share chosen uniformly from the pool (Alg. 1)", type=fraction)
     teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", type=fraction)
-    teacher_batch_size: int = opt(8, "questions a teacher rank (Table 5b)", type=count)
-    teacher_epochs: int = opt(4, "E_teacher over the buffer (Alg. 2, Table 5b)", type=count)
-    teacher_update_every: int = opt(4, "M_update outcomes between updates (Table 5b)", type=count)
-    replay_capacity: int = opt(64, "N_replay: latest outcomes kept (Alg. 2, Table 5b)", type=count)
+    teacher_batch_size: int = opt(8, "questions a teacher rank (Table 5b)")
+    teacher_epochs: int = opt(4, "E_teacher over the buffer (Alg. 2, Table 5b)")
+    teacher_update_every: int = opt(4, "M_update outcomes between updates (Table 5b)")
+    replay_capacity: int = opt(64, "N_replay: latest outcomes kept (Alg. 2, Table 5b)")
     teacher_mode: str = opt("full", "trained part, pooling (App. L)", choices=MODES)
     teacher_lag: int = opt(
-        1, "1: propose, then learn (K.3 as we read it); 0: reversed", choices=(0, 1)
+        1, "1: propose, then learn (K.3 as we read it); 0: reversed", type=natural, choices=(0, 1)
     )
     # The run
-    eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)", type=count)
+    eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)")
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
-    keep: int = opt(2, "checkpoints kept", type=count)
-    verify_workers: int = opt(4, "grading processes of a student rank", type=count)
+    keep: int = opt(2, "checkpoints kept")
+    verify_workers: int = opt(4, "grading processes of a student rank")
     timeout_minutes: float = opt(
         60, "longest wait for other ranks, also in an evaluation", type=number(float, 0.01, 1e5)
     )

@@ -41,8 +41,7 @@ def embed(name: str, texts: list[str], max_tokens: int, device: str) -> torch.Te
     parts = cut_longest_first([len(ids) for ids in rows], TOKENS)
     for part in tqdm(parts, unit="batch"):
         inputs = pad([rows[i] for i in part], tokenizer.pad_token_id, device)
-        _, pooled_B_D = model(*inputs)
-        pooled_N_D[part] = pooled_B_D.cpu()
+        pooled_N_D[part] = model.embed(*inputs).cpu()
     return pooled_N_D
 
 

@@ -173,33 +173,19 @@ def data_sets(args: Namespace) -> tuple[Source, Source | None]:
     return source, held_out
 
 
-def load_both(source: Source, held_out: Source | None) -> tuple:
-    """Read the data sets. Returns the rows to train on, those to validate on, which are the same
-    without a data set of their own, and the manifest."""
+def load_both(args: Namespace) -> tuple[dict, dict, dict]:
+    """Read the data sets. Returns the rows to train on, those to validate on, which without a data
+    set of their own are the first by rank, and the manifest."""
+    source, held_out = data_sets(args)
     with Verifier(workers=4) as verifier:
         validation = load(held_out, verifier) if held_out else None
         train, manifest = load(source, verifier)
-    if not validation:
-        return train, train, manifest
-    val, manifest["validation"] = validation
+    if validation:
+        val, manifest["validation"] = validation
+    else:
+        first = sorted(train)[: args.val_size or source.val_size]
+        val = {rank: train.pop(rank) for rank in first}
     return train, val, manifest
-
-
-def split(train: dict, val: dict, size: int | None) -> tuple[list[str], dict, int]:
-    """Choose the problems to validate on, the first `size` by rank. Returns their lines; the
-    problems of `train`, which may be the same as `val`, that are no validation problems in another
-    spelling; how many are."""
-    chosen = [val[rank][0] for rank in sorted(val)[:size]]
-    evaluated = chosen if val is train else [lines[0] for lines in val.values()]
-    keys = {overlap_key(line) for line in evaluated}
-    kept = {}
-    for rank, lines in train.items():
-        if overlap_key(lines[0]) not in keys:
-            kept[rank] = lines
-    same = len(train) - len(kept)
-    if val is train:
-        same -= len(chosen)
-    return chosen, kept, same
 
 
 def prepare(args: Namespace) -> dict:
@@ -208,16 +194,15 @@ def prepare(args: Namespace) -> dict:
     out = Path(args.out or f"data/{args.source}")
     if out.exists():
         raise InputError(f"{out} exists: choose another --out, or delete it")
-    source, held_out = data_sets(args)
-    train, val, manifest = load_both(source, held_out)
-    size = args.val_size or (None if held_out else source.val_size)
-    chosen, kept, same = split(train, val, size)
-    files = {"val": chosen}
-    if same:
-        manifest["dropped_rows"]["same_as_evaluation"] = same
-    if source.val_size:
+    train, val, manifest = load_both(args)
+    files = {"val": [val[rank][0] for rank in sorted(val)[: args.val_size]]}
+    validated = {overlap_key(lines[0]) for lines in val.values()}
+    kept = [rank for rank in sorted(train) if overlap_key(train[rank][0]) not in validated]
+    if len(kept) < len(train):
+        manifest["dropped_rows"]["same_as_evaluation"] = len(train) - len(kept)
+    if SOURCES[args.source].val_size:
         end = None if args.keep_repeats else 1
-        files["train"] = [line for rank in sorted(kept) for line in kept[rank][:end]]
+        files["train"] = [line for rank in kept for line in train[rank][:end]]
     manifest |= {f"{name}_rows": len(lines) for name, lines in files.items()}
     if not all(files.values()):
         raise InputError(

@@ -48,7 +48,7 @@ from filelock import FileLock
 
 import train
 from plumbing import command_line
-from plumbing.command_line import count, natural, opt
+from plumbing.command_line import natural, opt
 from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
@@ -250,14 +250,14 @@ class Options:
     samplers: tuple = opt(
         ("goldilocks",), "arms beside uniform", nargs="+", type=str, metavar="SAMPLER"
     )
-    seeds: int = opt(5, "how many, from train.py's --seed on", type=count)
+    seeds: int = opt(5, "how many, from train.py's --seed on")
     steps: int = opt(0, "of a run with a Teacher; 0: those of the preset", type=natural)
     out: str = opt("", "directory of the runs or, with a plan, of the report")
     probe: bool = opt(False, "only probe")
-    problems: int = opt(200, "training problems of a probe", type=count)
+    problems: int = opt(200, "training problems of a probe")
     report: bool = opt(False, "only report on what is finished")
     csv: str = opt("", "only report, on the plan's arms in a table of scores")
-    jobs: int = opt(2, "runs at a time", type=count)
+    jobs: int = opt(2, "runs at a time")
     until: float = opt(math.inf, "stop at this time of day", type=time_of_day, metavar="HH:MM")
     discard: bool = opt(False, "delete the weights of finished runs")
 

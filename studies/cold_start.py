@@ -62,33 +62,30 @@ WARMUP = 0.1  # of the steps
 # The steps of each task's solution, from the library's metadata.
 
 
+def solve(*expressions: str) -> str:
+    """2 + 3 = 5. 4 * 5 = 20."""
+    return " ".join(f"{each} = {sympy.sympify(each)}." for each in expressions)
+
+
 def chain_sum(info: dict) -> str:
     """2 + 3 = 5. Easy levels have two terms."""
-    expression = info["expression"]
-    return f"{expression} = {sympy.sympify(expression)}."
+    return solve(info["expression"])
 
 
 def sum_of_products(factors: list[tuple[int, int]]) -> str:
     """12 * 30 = 360. 12 * 4 = 48. 360 + 48 = 408."""
-    lines = []
-    results = []
-    for a, b in factors:
-        lines.append(f"{a} * {b} = {a * b}.")
-        results.append(a * b)
+    steps = [f"{a} * {b}" for a, b in factors]
     if len(factors) > 1:
-        terms = " + ".join(map(str, results))
-        lines.append(f"{terms} = {sum(results)}.")
-    return " ".join(lines)
+        results = [str(a * b) for a, b in factors]
+        steps.append(" + ".join(results))
+    return solve(*steps)
 
 
 def products(info: dict) -> str:
     """12 * 34, by the digits of 34: sum_of_products."""
-    first, b = info["expression"].split(" * ")
-    a = int(first)
-    factors = []
-    for i, digit in enumerate(b):
-        part = digit.ljust(len(b) - i, "0")
-        factors.append((a, int(part)))
+    a, b = info["expression"].split(" * ")
+    parts = [digit.ljust(len(b) - i, "0") for i, digit in enumerate(b)]
+    factors = [(int(a), int(part)) for part in parts]
     return sum_of_products(factors)
 
 
@@ -107,7 +104,8 @@ def leg_counting(info: dict) -> str:
     """3 spiders, 2 hens: sum_of_products."""
     from reasoning_gym.arithmetic.leg_counting import ANIMALS
 
-    return sum_of_products([(n, ANIMALS[animal]) for animal, n in info["animals"].items()])
+    factors = [(n, ANIMALS[animal]) for animal, n in info["animals"].items()]
+    return sum_of_products(factors)
 
 
 def fraction_simplification(info: dict) -> str:
@@ -115,22 +113,22 @@ def fraction_simplification(info: dict) -> str:
     factor = info["reduction_factor"]
     top = info["numerator"]
     bottom = info["denominator"]
-    return f"{top} / {factor} = {top // factor}. {bottom} / {factor} = {bottom // factor}."
+    return solve(f"{top} / {factor}", f"{bottom} / {factor}")
 
 
 def lcm(info: dict) -> str:
     """12 and 8: 12 / 4 = 3. 3 * 8 = 24."""
     a, b = info["numbers"]
     shared = math.gcd(a, b)
-    part = a // shared
-    return f"{a} / {shared} = {part}. {part} * {b} = {part * b}."
+    return solve(f"{a} / {shared}", f"{a // shared} * {b}")
 
 
 def complex_arithmetic(info: dict) -> str:
     """-8 + -7 = -15. -2 + 5 = 3."""
     sign = info["operation"]
-    parts = zip(info["num1"], info["num2"], info["result"], strict=True)
-    return " ".join(f"{a:g} {sign} {b:g} = {total:g}." for a, b, total in parts)
+    parts = zip(info["num1"], info["num2"], strict=True)
+    sums = [f"{a:g} {sign} {b:g}" for a, b in parts]
+    return solve(*sums)
 
 
 def number_filtering(info: dict) -> str:

@@ -31,7 +31,6 @@ class Layout:
         self.roles = roles
         self.n_students, self.n_teachers = map(len, roles)
         self.is_teacher = self.rank >= self.n_students
-        self.has_sampler = self.is_teacher or not self.n_teachers
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = torch.device(device_type(config.device))
         if self.device.type == "cuda":  # a student and a teacher may share a GPU

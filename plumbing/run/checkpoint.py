@@ -51,7 +51,7 @@ def save(
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     replicas = {f"weights of the {role}": each.checksum() for role, each in learners.items()}
     files = []
-    if layout.has_sampler:
+    if state is not None:
         packed = pack(state)
         replicas["the sampler's state"] = zlib.crc32(packed)
     layout.assert_equal_in_world(**replicas)
@@ -60,7 +60,7 @@ def save(
             place = temporary / role
             dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
             files += place.iterdir()
-        if layout.first and layout.has_sampler:
+        if layout.first and state is not None:
             file = temporary / "sampler.pt"
             file.write_bytes(packed)
             sync(file)

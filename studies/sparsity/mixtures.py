@@ -15,33 +15,25 @@ from scripts import analysis
 from studies import toy_task
 from studies.toy_task import MASTERED, OUT, RATES, REACH
 
-# Dead groups, % -> rows; shares of them within reach and mastered. The other rows are out of reach.
-MIXTURES = {
-    "60": (12_000, 0.60, 0.10),
-    "84": (30_000, 0.20, 0.10),
-    "95": (60_000, 0.066, 0.032),
-    "98": (107_000, 0.028, 0.014),
-    "99.5": (430_000, 0.007, 0.0035),
+KINDS = (REACH, MASTERED, OUT)  # of topics
+MIXTURES = {  # dead groups, % -> rows of each kind
+    "60": (7_200, 1_200, 3_600),
+    "84": (6_000, 3_000, 21_000),
+    "95": (3_960, 1_920, 54_120),
+    "98": (2_996, 1_498, 102_506),
+    "99.5": (3_010, 1_505, 425_485),
 }
 
 
 def write_mixture(base: Path, name: str, out: Path, named: bool = True) -> None:
     """Write one of MIXTURES: distinct training problems, as of toy_task.make_problems, that are not
-    in base/val.jsonl. Each share is spread evenly over the topics of its kind."""
-    rows, within, mastered = MIXTURES[name]
-    n_within = round(rows * within)
-    n_mastered = round(rows * mastered)
-    counts = {
-        REACH: n_within,
-        MASTERED: n_mastered,
-        OUT: rows - n_within - n_mastered,
-    }
+    in base/val.jsonl. Those of a kind are spread evenly over the topics of its kind."""
     held_out = {row["problem"] for row in read_lines(base / "val.jsonl")}
     topics = toy_task.make_skills()
     kind_of = dict(zip(topics, RATES, strict=True))
     problems = []
     # Streams 0 to 2 of the seed are toy_task's: rates, problems, demonstrations.
-    for stream, (kind, count) in enumerate(counts.items(), start=10):
+    for stream, (kind, count) in enumerate(zip(KINDS, MIXTURES[name], strict=True), start=10):
         skills = {topic: topics[topic] for topic in topics if kind_of[topic] == kind}
         drawn = toy_task.make_problems(count + len(held_out), skills, stream, named)
         problems += [row for row in drawn if row["problem"] not in held_out][:count]

@@ -22,28 +22,27 @@ BASE = Path("studies/real_model/base.csv")
 DATA = Path("data/reasoning-gym")
 WITHIN = 1500  # rows of the levels within reach; 42% of their groups are live
 OUT_OF_REACH = {"92": 6400, "97": 19_500}  # rows
-IN_REACH = {  # in the first probe, by (task, level)
-    ("chain_sum", "4"),
-    ("chain_sum", "6"),
-    ("complex_arithmetic", "3"),
-    ("fraction_simplification", "3"),
-    ("leg_counting", "4"),
-    ("products", "2"),
+IN_REACH = {  # in the first probe
+    "chain_sum, 4",
+    "chain_sum, 6",
+    "complex_arithmetic, 3",
+    "fraction_simplification, 3",
+    "leg_counting, 4",
+    "products, 2",
 }
 PER_LEVEL = 2200  # rows drawn for a level; some are repeated
 
 
-def level(row: dict) -> tuple[str, str]:
-    """Return a row's task and level."""
-    return row["task"], str(row["level"])
+def level(row: dict) -> str:
+    """Return a row's task and level, as BASE has them."""
+    return f"{row['task']}, {row['level']}"
 
 
 def main():
     """Write the files."""
     out = analysis.parser(__doc__, out="data/reasoning-sparse").parse_args().out
     base = pd.read_csv(BASE)
-    names = base["task,level"][base.p == 0]
-    unanswered = {tuple(name.split(", ")) for name in names}
+    unanswered = {*base["task,level"][base.p == 0]}
     hard = unanswered - IN_REACH
     held_out = {normalise(row["problem"]) for row in read_lines(DATA / "val.jsonl")}
     within = [row for row in read_lines(DATA / "train.jsonl") if level(row) not in unanswered]

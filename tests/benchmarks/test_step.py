@@ -1,21 +1,29 @@
 """step: the pairs of --trl, with two sides that are not timed, and the table."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from benchmarks import step
 
 
-def test_sides_alternate_and_a_ratio_is_taken_pair_by_pair():
-    """Ratios 0.5, 0.75 and 0.25; the ratio of the medians is 0.75."""
+def test_sides_alternate():
     order = []
-
-    def side(name, *seconds):
-        for x in seconds:
-            order.append(name)
-            yield {"seconds": x}
-
-    rows = step.take_turns(side("ours", 1.0, 3.0, 4.0), side("TRL", 2.0, 4.0, 16.0), n=3)
+    lengths = {"train": {"completions/mean_length": [20.0]}}
+    trainer = SimpleNamespace(_metrics=lengths, args=SimpleNamespace(generation_batch_size=4))
+    turns = step.TakeTurns((order.append("ours") for _ in range(3)), trainer)
+    turns.on_train_begin()
+    for _ in range(3):
+        order.append("TRL")
+        turns.on_step_end()
     assert order == ["ours", "TRL", "TRL", "ours", "ours", "TRL"]
+    assert [row["completion_tokens"] for row in turns.rows["TRL"]] == [80, 80, 80]
+
+
+def test_a_ratio_is_taken_pair_by_pair():
+    """Ratios 0.5, 0.75 and 0.25; the ratio of the medians is 0.75."""
+    sides = {"ours": (1.0, 3.0, 4.0), "TRL": (2.0, 4.0, 16.0)}
+    rows = {name: [{"seconds": x} for x in seconds] for name, seconds in sides.items()}
     *_, line = step.steps_table(rows).splitlines()
     assert " ".join(line.split()) == "seconds 3 1 4 4 2 16 0.5 0.25 0.75"
 

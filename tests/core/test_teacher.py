@@ -161,7 +161,7 @@ def test_padding_changes_no_embedding_and_attention_stays_the_models_own(family,
     backbone = AutoModel.from_pretrained(tmp_path)
     ids_B_T, mask_B_T = pad([list(range(1, 9)), [1, 2, 3, 4]], 0, "cpu")
     own_T_D = backbone(ids_B_T[:1, :4]).last_hidden_state[0]
-    _, pooled_B_D = UtilityModel(backbone, "full")(ids_B_T, mask_B_T)
+    pooled_B_D = UtilityModel(backbone, "full").embed(ids_B_T, mask_B_T)
     assert torch.allclose(pooled_B_D[1], own_T_D.mean(dim=0), atol=1e-5)
     torch.autograd.grad(pooled_B_D.sum(), [*backbone.parameters()])  # raises if one has none
 

@@ -114,7 +114,7 @@ def channel_run(lag) -> dict:
     seen = {"received": [], "stopping": []}
 
     def save(step):
-        seen["saved"] = server.state_dict()
+        seen["saved"] = through_file(server.state_dict())
         layout.stopping = layout.rank == 2
 
     if layout.is_teacher:

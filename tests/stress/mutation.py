@@ -30,11 +30,11 @@ dead rows stay in the denominators | grpo.py | grpo::weigh_two_groups
 `grpo`: one mean over all tokens | grpo.py | grpo::row_weights_by_hand
     "grpo": P * G * lengths, => "grpo": lengths.sum(),
 the batch's rows, not the group's | grpo.py | grpo::weigh_two_groups
-    torch.tensor(lengths_G), => torch.tensor(sum(lengths, [])),
+    length(o) for o in group.completions] => length(o) for g in groups for o in g.completions]
 a group's tokens, not the batch's | grpo.py | grpo::weigh_two_groups
-    batch_tokens = sum(map(sum, lengths)) => batch_tokens = sum(lengths[0])
+    sum(length(o) for group in groups for => sum(length(o) for group in groups[:1] for
 truncated rows stay in the loss | grpo.py | grpo::weigh_two_groups
-    lengths_G.append(0 if is_out else len(completion.ids)) => lengths_G.append(len(completion.ids))
+    return 0 if truncated_rows == "out" and not o.finished else => return
 a bad reference answer earns | train.py | train::a_rollout_draws_a_graded_completion
     verdict.reward if is_valid[index] else 0.0 => verdict.reward
 temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
@@ -90,9 +90,9 @@ LoRA's A without the seed | teacher.py | teacher::lora_begins_from_the_seed
 the sum of the batches' losses | teacher.py | teacher::the_loss_is_the_mean_of_the_batches
     sum_of_losses.item() / len(batches) => sum_of_losses.item()
 a frozen teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    own = samples => own, _ = self._own(samples)
+    own = batch => own, _ = self._own(batch)
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    size=len(samples), => size=len(own),
+    squared_error_b.sum() / len(batch) => squared_error_b.sum() / len(own)
 updates go on | teacher.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
     if not math.isfinite(norm): => if False:
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
@@ -128,15 +128,15 @@ lag ignored | teacher.py | channel::with_lag_0_it_learns
 it learns before it answers | teacher.py | channel::with_lag_0_it_learns
     if self.lag == 0: => if True:
 pending proposals forgotten | teacher.py | channel::a_resume_uses_the_proposals
-    if state["proposals"]: => if False:
+    self.proposals = state["proposals"] => pass
 a signal at a teacher stays there | plumbing/distributed/channel.py | channel::over_a_channel
     self.layout.stopping |= stop => pass
 attributes that are given are saved | sampler.py | sampler::a_resume_has_all_attributes
-    if name not in NOT_SAVED and not => if not
+    if name not in GIVEN and not => if not
 scores of any size | plumbing/plugins.py | plugins::scores_must_be_a_utility
     (utilities <= 0.5) => (utilities <= 9)
 rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
-    self.rng.bit_generator.state = state["rng"] => pass
+    vars(self).update(state) => vars(self).update(state | {"rng": self.rng})
 the gap with its sign changed | train.py | update::a_token_that_the_policy_finds_twice_as_likely
     batch.old_logp_N - batch.generator_logp_N => batch.generator_logp_N - batch.old_logp_N
 old log-probs anew in each update | train.py | update::two_updates_compare_with
