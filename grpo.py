@@ -220,7 +220,8 @@ def row_weights(
     Dead groups count in P (not with --dead_rows out): the loss of a live group does not depend on
     how many others are dead. A group's total weight does not depend on its size, so that the
     expected gradient is the mean over prompts; with `constant` and `sum` longer rows have more.
-    Neither holds for `batch`. A row of length 0 is left out of the loss, but counts in G."""
+    With `batch` its weight is in proportion to its tokens. A row of length 0 is left out of the
+    loss, but counts in G."""
     lengths = lengths_G.double()
     G = len(lengths_G)
     divisors = {
@@ -272,10 +273,9 @@ class TokenLogprobs(torch.autograd.Function):
         for h, y in zip(hidden_parts, target_parts, strict=True):
             z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
             normaliser_n = z.logsumexp(dim=-1)
-            log_p = z.log_softmax(dim=-1)
+            log_p = z.sub_(normaliser_n[:, None])  # as in backward
             logp_n_1 = log_p.gather(1, y[:, None])
-            p = log_p.exp()
-            p_log_p = log_p.mul_(p)
+            p_log_p = log_p.exp().mul_(log_p)
             minus_entropy_n = p_log_p.sum(dim=-1)
             part = logp_n_1[:, 0], -minus_entropy_n, normaliser_n
             parts.append(part)
@@ -376,8 +376,9 @@ def correct_mismatch(
 
     gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. `none`: c is 1. Where
     c is above `cap` it becomes the cap (`truncate`) or 0 (`mask`). Without a cap, c by sequence
-    makes the expected gradient that of samples from π_old, but for the group's std in Â. Returns
-    statistics, as policy_loss."""
+    makes the expected gradient that of samples from π_old with the losses `constant` and `sum`, but
+    for the group's std in Â. The other losses also divide by lengths. Returns statistics, as
+    policy_loss."""
     stats = {"logp_gap": gap_N.abs().sum()}
     if mismatch == "none":
         return advantage_N, stats

@@ -195,7 +195,8 @@ class Generator:
 
 def uniform_numbers(key: list[int], n: int) -> np.ndarray:
     """Return the first n numbers, in [0, 1), of the random stream with this key."""
-    bits = np.random.Philox(key=key)
+    exact_key = np.array(key, dtype=np.uint64)  # of a list Philox rounds large numbers
+    bits = np.random.Philox(key=exact_key)
     stream = np.random.Generator(bits)
     return stream.random(n, dtype=np.float32)
 

@@ -24,11 +24,11 @@ import numpy as np
 import grpo
 from grpo import Group
 from plumbing import plugins
+from plumbing.data.problems import Problems
 from plumbing.errors import InputError
 
 if TYPE_CHECKING:
     from plumbing.config import Config
-    from plumbing.data.problems import Problems
     from teacher import Teacher
 
 Metrics = dict[str, float | None]  # by key of metrics.jsonl
@@ -37,16 +37,18 @@ MOST_CANDIDATES = 64  # of a pool, with --candidates auto
 GIVEN = ("context", "problems", "teacher")  # attributes that a checkpoint leaves out
 
 
-def utility_target(p_hat):
-    """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4)."""
-    return grpo.group_factor(p_hat)
+def utility_target(p_hat, std: str = "population"):
+    """Compute y = √(p̂(1-p̂)), the std of a group's rewards (Alg. 2, line 4), or the factor of Eq. 2
+    with another --advantage_std, halved for `mean`. In [0, 0.5]."""
+    factor = grpo.group_factor(p_hat, std)
+    return factor / 2 if std == "mean" else factor
 
 
 @dataclass
 class Context:
     """Everything a sampler may use: the first argument of its constructor."""
 
-    problems: "Problems"  # the training data: len(), question(index), column(name)
+    problems: Problems  # the training data: len(), question(index), column(name)
     config: "Config"  # its seed decides all randomness
     fits: Callable[[int], bool]  # whether a problem's prompt is short enough
     teacher: "Teacher | None" = None  # if the class has `uses_teacher`
@@ -310,11 +312,8 @@ class Goldilocks(Pooled):
     uses_teacher = True
 
     def target(self, p_hat):
-        """Return the teacher's regression target, in [0, 0.5]: y, or the factor of Eq. 2 with
-        another --advantage_std, halved for `mean`."""
-        std = self.context.config.advantage_std
-        factor = grpo.group_factor(p_hat, std)
-        return factor / 2 if std == "mean" else factor
+        """Return the teacher's regression target, in [0, 0.5]."""
+        return utility_target(p_hat, self.context.config.advantage_std)
 
     def score(self, pool_P_K):
         questions = [self.problems.question(i) for i in pool_P_K.ravel()]
@@ -350,6 +349,10 @@ def file_of(spec: str) -> Path | None:
 def find_sampler(spec: str) -> type[Sampler]:
     """Return the class that --sampler names: a key of SAMPLERS, the name of a file in samplers/, or
     FILE.py:CLASS. Raises InputError if that is no sampler."""
+    file = file_of(spec)
+    if file and not file.exists():
+        names = sorted([*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))])
+        raise InputError(f"--sampler {spec}: no such file, nor one of {', '.join(names)}")
     cls = SAMPLERS.get(spec) or plugins.load(full_name(spec), "--sampler")
     plugins.check_class(cls, Sampler, spec)
     return cls

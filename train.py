@@ -207,8 +207,8 @@ class Student:
         norm = unsharded(norm).item()
         if not all(map(math.isfinite, [norm, *token_sums.values()])):
             raise NonFiniteError(
-                f"step {step}: gradient norm {norm}, loss {token_sums['loss']}: no update was "
-                f"made; `python -m scripts.replay {c.out} --step {step}` computes them again"
+                f"step {step}: gradient norm {norm}, loss {token_sums['loss']}: the update was "
+                f"not made; `python -m scripts.replay {c.out} --step {step}` computes them again"
             )
         self.optimizer.step()  # AdamW's momentum moves the weights even if all groups are dead
         self.optimizer.zero_grad()
@@ -348,7 +348,7 @@ def train(
         learners["teacher"] = state.sampler.teacher.learner
     run.load(start, learners, state)
     student.generator.refresh(student.policy)
-    console = Console(run, start, len(problems))
+    console = Console(run, start, problems, val_problems)
     shutdown.stop_at_signals(layout)
     for step in range(start, config.steps + 1):
         if step > start:

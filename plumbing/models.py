@@ -130,7 +130,8 @@ def trial(name: str, problem: str):
         yield
     except Exception as error:  # transformers raises all kinds at a damaged file
         reason = f"{type(error).__name__}: {first_lines(error)}"  # which may list all models
-        raise InputError(f"model {name!r} {problem}: {reason:.400}") from error
+        where = "" if Path(name).exists() else "no such folder; from the hub: "
+        raise InputError(f"model {name!r} {problem}: {where}{reason:.400}") from error
 
 
 # Loading

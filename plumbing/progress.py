@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from tqdm import tqdm
 
+from plumbing.data.problems import Problems
 from plumbing.files import read_lines
 from plumbing.run.directory import RunDir
 
@@ -16,7 +17,7 @@ LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
 class Console:
     """A run's plan, progress and end, as rank 0 prints them: a line now and then."""
 
-    def __init__(self, run: RunDir, start: int, n_problems: int):
+    def __init__(self, run: RunDir, start: int, problems: Problems, val_problems: Problems):
         self.run = run
         self.silent = run.layout.rank > 0
         self.start = start
@@ -24,10 +25,14 @@ class Console:
         self.begun = time.monotonic()
         self.printed = self.begun  # when the last line was
         if not self.silent:
-            print(f"Goldilocks RL from step {start}: {n_problems:,} problems, {run.settings}")
+            print(f"Goldilocks RL from step {start}: {len(problems):,} problems, {run.settings}")
+            if warning := problems.overlap(val_problems):
+                print(warning)
             if not run.config.teacher_model:
-                matched = run.config.steps * 3 // 4
-                print(f"  compute-matched with {matched:,} steps with a Teacher (App. D)")
+                n = run.config.steps * 3 // 4
+                print(
+                    f"  compute-matched with {n:,} steps, a Teacher on 1/4 of the devices (App. D)"
+                )
 
     def update(self, row: dict) -> None:
         """Show a step: its row of metrics.jsonl."""

@@ -47,19 +47,22 @@ PANELS = {  # key of metrics.jsonl -> title, y label
     "reward_std_group": ("Training reward: standard deviation", "mean over groups"),
     "zero_variance": ("Dead groups (zero variance)", "share of groups"),
     "grad_norm": ("Gradient norm", "norm before clipping"),
-    "teacher_mae": ("Teacher error on unseen problems", "mean |predicted − outcome|"),
-    "teacher_mae_dead": ("Teacher error on dead groups", "mean |predicted − outcome|"),
-    "teacher_mu": ("Teacher's predictions", "mean over candidates"),
-    "teacher_sigma": ("Teacher's predictions: deviation", "standard deviation over candidates"),
+    "teacher_mae": ("Prediction error on unseen problems", "mean |predicted − outcome|"),
+    "teacher_mae_dead": ("Prediction error on dead groups", "mean |predicted − outcome|"),
+    "teacher_mu": ("Predicted utility", "mean over candidates"),
+    "teacher_sigma": ("Predicted utility: deviation", "standard deviation over candidates"),
 }
 
 
 def draw_mean(axes, name: str, curves: pd.DataFrame) -> Line2D:
-    """Draw the mean of curves, one a column, where all are known, in the next colour; without a
-    curve, skip the colour."""
+    """Draw curves, one a column, thin, and their mean where all are known, in the next colour;
+    without a curve, skip the colour."""
     between = curves.sort_index().interpolate("index", limit_area="inside")
     mean = between.dropna().mean(axis=1)
     [line] = axes.plot(mean, label=name, linewidth=1.8)
+    look = {"color": line.get_color(), "linestyle": line.get_linestyle(), "alpha": 0.35, "lw": 0.7}
+    for _, curve in between.items():
+        axes.plot(curve.dropna(), **look)
     return line
 
 
@@ -73,14 +76,11 @@ def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> No
             # s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)
             curves = [curve.ewm(alpha=0.1, adjust=False).mean() for curve in curves]
         line = draw_mean(axes, f"{name} (runs: {len(runs)})", pd.concat(curves, axis=1))
-        colour = line.get_color()
-        for curve in curves:
-            axes.plot(curve, line.get_linestyle(), color=colour, alpha=0.35, lw=0.7)
         if key == "val_accuracy":
             spent, p = line.get_data()
             n = max(1, runs[0].problems)
             error = 1.96 * np.sqrt(p * (1 - p) / n)
-            axes.fill_between(spent, p - error, p + error, color=colour, alpha=0.1)
+            axes.fill_between(spent, p - error, p + error, color=line.get_color(), alpha=0.1)
             axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 

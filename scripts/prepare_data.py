@@ -81,7 +81,7 @@ def read(url: str, source: Source) -> Iterator[tuple[dict, str]]:
             is_list = file.read(1) == b"["  # of JSON, as DeepScaleR's
             file.seek(0)
             lines = map(json.dumps, json.load(file)) if is_list else file
-            for place, row in read_rows(lines, name, required, optional):
+            for place, row in read_rows(lines, name, required, optional, strict=False):
                 try:
                     yield source.parse(row)
                 except ValueError as error:
@@ -206,7 +206,8 @@ def prepare(args: Namespace) -> dict:
     manifest |= {f"{name}_rows": len(lines) for name, lines in files.items()}
     if not all(files.values()):
         raise InputError(
-            f"too few usable problems to train and for --val_size: {json.dumps(manifest)}"
+            "too few usable problems to train and to validate on (--val_size): "
+            f"{json.dumps(manifest)}"
         )
     for name, lines in files.items():
         write_atomic(out / f"{name}.jsonl", "\n".join([*lines, ""]))

@@ -24,7 +24,7 @@ from scripts.verdict import TEACHER
 CURVE = ROOT / "studies/sparsity/summary.csv"
 ARM = "Goldilocks, K=auto"  # of CURVE
 BANDIT = "bins"
-TIMED = 3  # steps of a run that only measures time
+TIMED = 8  # steps of a run that only measures time, of which the later half counts
 EDGES = [0, 1e-9, 0.25, 0.5, 0.75, 1, 2]  # of p̂
 BINS = ["all wrong", "p̂ < 1/4", "p̂ < 1/2", "p̂ < 3/4", "p̂ < 1", "all right"]
 
@@ -88,7 +88,8 @@ def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
     m = run.metrics[run.metrics.index > 0]
     steps = budget / m.completions.mean()
     evaluations = 1 + steps / eval_every
-    training = steps * m.seconds.median()
+    later = m.seconds[len(m) // 2 :]  # the Teacher's buffer fills in the first steps
+    training = steps * later.median()
     evaluating = evaluations * run.metrics.eval_s.max()
     return (training + evaluating) / 60
 
@@ -131,6 +132,7 @@ def probe(plan, task: str, problems: int, runner: Runner) -> str:
     parts = [f"# {task}\n"] if task else []
     if not all(job.finished() for job in jobs):
         return "".join([*parts, "The probe was stopped.\n"])
+    minutes_of = {}
     for job in jobs:
         run = analysis.Run.load(job.run)
         predicted = minutes(
@@ -139,6 +141,10 @@ def probe(plan, task: str, problems: int, runner: Runner) -> str:
             plan.config(job.arm).eval_every,
         )
         parts.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
+        minutes_of[plan.devices[job.arm] > 1] = predicted / plan.spends(job.arm)
+    runs = [each for each in plan.jobs() if each.task == task]
+    total = sum(each.budget * minutes_of[plan.devices[each.arm] > 1] for each in runs)
+    parts.append(f"The {len(runs)} runs take about {total / 60:.1f} hours one after another.")
     columns = [plan.config(arm).column for arm in plan.arms]
     column = max(columns, key=len)  # any that is given
     selections = analysis.read_table(run.folder / "selections.jsonl", "successes")

@@ -27,7 +27,7 @@ HEALTH = {
     "no_box": "no box",
     "entropy": "entropy",
     "grad_norm": "gradient norm",
-    "teacher_mae": "Teacher error",
+    "teacher_mae": "Prediction error",
 }
 
 

@@ -28,8 +28,8 @@ class Source:
     def parse(self, row: dict) -> tuple[dict, str]:
         """Return the fields to write for a row, and the reason to drop it, "" to keep it. Raises
         ValueError if its problem or answer is no text or number."""
-        problem = text_or_blank(row[self.problem])
-        answer = text_or_blank(row[self.gold]).strip()
+        problem = text_or_blank(row.get(self.problem))
+        answer = text_or_blank(row.get(self.gold)).strip()
         if self.boxed:
             answer = extract_boxed(answer) or ""
         elif "####" in answer:
@@ -46,7 +46,7 @@ class Source:
 
 
 def text_or_blank(value) -> str:
-    """Return a text or number as text, null as "". Raises ValueError for other values."""
+    """Return a text or number as text, null or no field as "". Raises ValueError for others."""
     return "" if value is None else text_of(value)
 
 

@@ -44,16 +44,21 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
-from filelock import FileLock
+from filelock import FileLock, Timeout
+from transformers import AutoTokenizer
 
 import train
 from plumbing import command_line
 from plumbing.command_line import natural, opt
 from plumbing.config import Config
+from plumbing.data.problems import Problems
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
+from plumbing.models import trial
+from plumbing.plugins import sampler_settings
+from sampler import Context, find_sampler
 from scripts import analysis, plot, probe, report, scores, verdict
-from scripts.runner import Job, Runner, note, parse
+from scripts.runner import STOPPED, Job, Runner, note, parse
 
 SPEED_UP = ["task", "arm", "base_dead", "dead", "r"]  # columns of summary.csv
 SPEED_UP += ["speed_up_value", "speed_up_low", "speed_up_high", "speed_up_bound"]
@@ -160,6 +165,8 @@ class Plan:
 def typed(cls: type, table: dict):
     """Make a Plan or an Arm of a table of TOML. Raises TypeError at a key or a type that it does
     not have."""
+    if unknown := table.keys() - {key.name for key in fields(cls)}:
+        raise TypeError(f"no such key: {sorted(unknown)}; see python -m scripts.study --help")
     made = cls(**table)
     for key in fields(cls):
         value = getattr(made, key.name)
@@ -281,24 +288,51 @@ def arguments(argv) -> tuple[Options, Plan]:
     return options, Plan.read(words[0])
 
 
+def check(plan: Plan) -> None:
+    """Read the data, build each arm's sampler, load the tokenizers: mistakes show before hours of
+    runs. Raises InputError, OSError, ValueError."""
+    data = {}
+    for task, arm in product(plan.tasks, plan.arms):
+        c = parse(plan.flags_of(task, arm))
+        for place in ((c.train_data, c.column), (c.val_data, "")):
+            data[place] = data.get(place) or Problems(*place)
+        problems = data[c.train_data, c.column]
+        with trial(c.model, "cannot be used"):
+            AutoTokenizer.from_pretrained(c.model)
+        cls = find_sampler(c.sampler)
+        cls(Context(problems, c, lambda index: True), **sampler_settings(cls, c.sampler_args))
+        warning = problems.overlap(data[c.val_data, ""])
+        if warning and arm == plan.baseline:
+            note(warning)
+
+
 def run(plan: Plan, jobs: list[Job], options: Options) -> int:
-    """Probe the tasks of which no run is finished, then run the jobs. Returns how many failed."""
+    """Probe the tasks of which no run is finished, then run the jobs. Returns an exit status: 1 if
+    a run failed, train.py's if a signal stopped it."""
     runner = Runner(options.jobs, options.until)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, runner.stop)
-    with FileLock(Path(plan.out, "lock"), timeout=0):
-        for task in plan.tasks:
-            finished = any(job.finished() for job in jobs if job.task == task)
-            if options.probe or not finished:
-                print(probe.probe(plan, task, options.problems, runner))
-        return 0 if options.probe else runner.run(jobs, options.discard)
+    try:
+        with FileLock(Path(plan.out, "lock"), timeout=0):
+            check(plan)
+            for task in plan.tasks:
+                finished = any(job.finished() for job in jobs if job.task == task)
+                if options.probe or not finished:
+                    print(probe.probe(plan, task, options.problems, runner))
+            failed = not options.probe and runner.run(jobs, options.discard) > 0
+    except Timeout as error:
+        raise InputError(f"{plan.out} is in use by another study ({error})") from error
+    if not runner.end:
+        note("stopped: the same command resumes")
+        return STOPPED[0]
+    return int(failed)
 
 
 def main(argv=None) -> int:
-    """Run the command; return its exit status, 1 if a run failed."""
+    """Run the command; return its exit status."""
     with analysis.one_line("study"):
         options, plan = arguments(argv)
-        failed = 0
+        status = 0
         if options.csv:
             rows = scores.select(scores.read(options.csv), [*plan.arms], [*plan.tasks])
             rows = scores.together([rows])
@@ -311,9 +345,9 @@ def main(argv=None) -> int:
                         "change, choose another `out`, or delete it"
                     )
             if not options.report:
-                failed = run(plan, jobs, options)
-            if options.probe:
-                return 0
+                status = run(plan, jobs, options)
+            if options.probe or status in STOPPED:
+                return status
             done = [job for job in jobs if job.finished()]
             note(f"{len(done)} of {len(jobs)} runs are finished")
             rows = scores.together(score(done))
@@ -321,7 +355,7 @@ def main(argv=None) -> int:
         print(write_report(rows, plan, folder), end="")
         if not options.csv:  # it would lose the arms that the plan lacks
             write_atomic(folder / "scores.csv", rows.round(4).to_csv(index=False))
-    return int(failed > 0)
+    return status
 
 
 if __name__ == "__main__":

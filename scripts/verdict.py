@@ -22,15 +22,21 @@ COLUMNS = {  # of a report's tables -> format of a row of scores.summarize
     "CPU time ×": "{cpu:.2f}",
 }
 UNKNOWN = ("nan", "nan%")  # cells that are not known
+COSTS = {"matched_text": "Compute-matched", "cpu_seconds_text": "At equal CPU seconds"}
+LEGEND = (
+    "Accuracy: at first → mean over the last third. Speed-up: completions in which the baseline "
+    "reaches its late accuracy, over the arm's. live ×, CPU time ×: live groups and CPU seconds, "
+    "over the baseline's."
+)
 # Sentences about an arm, a row of scores.summarize.
 VERDICT = (
     "{arm} − {baseline}: {gain_points:+.1f} points ({gain_low:+.1f} to {gain_high:+.1f}) at "
-    "{gain_at:,.0f} completions: {finding}. These {gain_seeds:.0f} seeds resolve about "
+    "{gain_at:,.0f} completions: {finding}. {costs}These {gain_seeds:.0f} seeds resolve about "
     "±{half:.1f} points{more}."
 )
 ONE_SEED = (
     "{arm} − {baseline}: {gain_points:+.1f} points at {gain_at:,.0f} completions, with one "
-    "seed, which has no interval: use at least 5."
+    "seed, which has no interval: use at least 5. {costs}"
 )
 
 
@@ -83,9 +89,12 @@ def verdict(arm: dict, baseline: str) -> str:
         finding = f"{arm['arm']} is behind"
     half = (arm["gain_high"] - arm["gain_low"]) / 2
     more = f"; ±1.0 would take about {seeds_needed(half, seeds):.0f}" if half > 1 else ""
+    known = {arm["gain_text"], "–"}
+    costs = [f"{name}: {arm[key]}. " for key, name in COSTS.items() if arm[key] not in known]
     return form.format(
         **arm,
         baseline=baseline,
+        costs="".join(costs),
         finding=finding,
         half=half,
         more=more,
@@ -114,7 +123,7 @@ def sentences(summary: pd.DataFrame, baseline: str, test: dict | None = None) ->
             lines.append(prefix + verdict(arm, baseline))
     if test:
         lines.append(tested(summary, **test))
-    return lines
+    return [*lines, LEGEND]
 
 
 def tables(summary: pd.DataFrame) -> list[tuple]:

@@ -69,6 +69,14 @@ class Problems:
         """Return the text of one problem."""
         return self._questions[index]
 
+    def overlap(self, others: "Problems") -> str:
+        """Return a warning if other problems, to validate on, are also here; else ""."""
+        known = {*self._questions}
+        shared = sum(question in known for question in others._questions)
+        if not shared:
+            return ""
+        return f"warning: {others.path}: {shared:,} of {len(others):,} problems are trained on"
+
     def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, which the teacher never sees, and other arguments of
         verl's reward functions: data_source and extra_info, where the row has them."""

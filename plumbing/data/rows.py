@@ -31,11 +31,13 @@ def text_of(value) -> str:
     raise ValueError(f"{value!r:.60}, a {type(value).__name__}, no text or exact number")
 
 
-def read_rows(file: BinaryIO, name: str, required=(), optional=None) -> Iterator[tuple]:
+def read_rows(
+    file: BinaryIO, name: str, required=(), optional=None, strict=True
+) -> Iterator[tuple]:
     """Yield (place, row) for each row of an open table: Parquet if its name ends in .parquet, else
     JSON lines. place is "line 7", or "row 7" of Parquet, counted from 1. Of Parquet only the
     `required` and `optional` columns are read; optional=None: all. Raises InputError, with the
-    place, at a damaged row or one without a required field."""
+    place, at a damaged row or one without a required field; not strict: only if it is the first."""
     if name.lower().endswith(".parquet"):
         rows = _parquet_rows(file, name, required, optional)
     else:
@@ -43,7 +45,9 @@ def read_rows(file: BinaryIO, name: str, required=(), optional=None) -> Iterator
     for place, row in rows:
         for column in required:
             if column not in row:
-                raise InputError(f"{name}, {place}: no field {column!r}")
+                raise InputError(f"{name}, {place}: no field {column!r}; it has {[*row]!r:.200}")
+        if not strict:
+            required = ()
         yield place, row
 
 

@@ -72,9 +72,9 @@ def save(
     # goes on before everything is on disk.
     parts = layout.gather_world(part)
     if layout.rank == 0:
-        _publish(temporary, final, dict(ChainMap(*parts)))
-        for path in run.glob("*.jsonl"):
+        for path in run.glob("*.jsonl"):  # first: a resume needs the rows up to the checkpoint
             sync(path)
+        _publish(temporary, final, dict(ChainMap(*parts)))
         keep_only(run, steps(run)[-keep:])
 
 

@@ -132,7 +132,7 @@ HOSTILE = {
 def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> Completion:
     """Sample by definition: one model call a token, no cache, no batch, no padding. The token is
     where the cumulative probability passes u, or at temperature 0 the likeliest."""
-    stream = np.random.Generator(np.random.Philox(key=[seed, row]))
+    stream = np.random.Generator(np.random.Philox(key=seed + (row << 64)))
     ids = []
     logps = []
     while len(ids) < max_new_tokens and not set(ids) & set(stop_ids):
@@ -164,9 +164,10 @@ def test_sampling_equals_a_naive_loop(tiny_family, prompts, family, temperature,
     generator = make_generator(folder)
     generator.tokenizer.pad_token = pad
     rows = [prompt for prompt in prompts for _ in range(3)]
-    completions = generator.generate(rows, temperature, 20, seed=11, first_row=5)
+    seed = 2**64 - 17  # of 64 bits: as a float it would be rounded
+    completions = generator.generate(rows, temperature, 20, seed, first_row=5)
     for b, prompt in enumerate(rows):
-        expected = naive(generator.lm, generator.stop_ids, prompt, temperature, 20, 11, 5 + b)
+        expected = naive(generator.lm, generator.stop_ids, prompt, temperature, 20, seed, 5 + b)
         assert_same_completion(completions[b], expected)
     assert {each.finished for each in completions} == {False, True}
 

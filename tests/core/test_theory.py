@@ -88,7 +88,13 @@ def loss_gradient(weighted_advantage_N: torch.Tensor) -> torch.Tensor:
     return gradient(loss)
 
 
-def training_gradient(right, groups=((MIRROR, 1.0),), loss="sum", std="population") -> torch.Tensor:
+def training_gradient(
+    right,
+    groups=((MIRROR, 1.0),),
+    loss="sum",
+    std="population",
+    correct=lambda advantage_N: advantage_N,
+) -> torch.Tensor:
     """Compute the expected gradient of a step with one group, by grpo.py. groups: the numbers of
     each group's completions, with its probability."""
     sum_7 = torch.zeros(7, **FLOAT64)
@@ -98,7 +104,7 @@ def training_gradient(right, groups=((MIRROR, 1.0),), loss="sum", std="populatio
         grpo.weigh([Group(0, len(drawn), completions=drawn)], loss, std=std, **settings)
         for i, each in zip(numbers, drawn, strict=True):
             sum_7[i] += chance * each.weight * each.advantage
-    return loss_gradient(sum_7[ROW_N])
+    return loss_gradient(correct(sum_7[ROW_N]))
 
 
 @pytest.mark.parametrize(("p", "G"), [(0.0, 2), (1 / 4, 2), (0.3, 8)])
@@ -171,30 +177,47 @@ def test_finite_groups_have_the_expected_factor_as_their_scale(std):
     close(grpo.expected_factor(5 / 16, 3, std), scale)
 
 
-def bias(*correction) -> float:
+GENERATOR = torch.tensor([[0.45, 0.25, 0.3], [0.28, 0.27, 0.45], [0.45, 0.28, 0.27]], **FLOAT64)
+
+
+def pairs(logp_N: torch.Tensor) -> list:
+    """Return all groups of two completions, with their probability if tokens have these logps."""
+    chance_7 = torch.zeros(7, **FLOAT64).index_add(0, ROW_N, logp_N).exp()
+    return [((i, j), chance_7[i] * chance_7[j]) for i in range(7) for j in range(7)]
+
+
+def bias(loss: str, *correction) -> float:
     """Compute how far the expected gradient is from the policy's own, relative to it, where another
-    generator draws the completions. Advantages are r - E[r]."""
+    generator draws the completions. Without a std in the advantages."""
     right = VERIFIERS[5 / 16]
-    generator = torch.tensor([[0.45, 0.25, 0.3], [0.28, 0.27, 0.45], [0.45, 0.28, 0.27]], **FLOAT64)
-    generator_logp_N = token_logps(generator.log())
-    chance_7 = torch.zeros(7, **FLOAT64).index_add(0, ROW_N, generator_logp_N).exp()
-    r_7 = is_right(right)
-    advantage_7 = r_7 - chance_7 @ r_7
-    gap_N = token_logps().detach() - generator_logp_N
-    corrected_N, _ = grpo.correct_mismatch(
-        (chance_7 * advantage_7)[ROW_N], gap_N, ROW_N, *correction
-    )
-    own = gradient(-success(right))
-    return ((loss_gradient(corrected_N) - own).norm() / own.norm()).item()
+    own_logp_N = token_logps().detach()
+    generator_logp_N = token_logps(GENERATOR.log())
+
+    def correct(advantage_N):
+        gap_N = own_logp_N - generator_logp_N
+        return grpo.correct_mismatch(advantage_N, gap_N, ROW_N, *correction)[0]
+
+    own = training_gradient(right, pairs(own_logp_N), loss, "none")
+    actual = training_gradient(right, pairs(generator_logp_N), loss, "none", correct)
+    return ((actual - own).norm() / own.norm()).item()
 
 
-def test_mismatch_correction_removes_the_bias_of_another_generator():
+@pytest.mark.parametrize("loss", ["sum", "constant"])
+def test_mismatch_correction_removes_the_bias_of_another_generator(loss):
     """By sequence, if no cap takes effect. By token it ignores how likely the prefix was. `mask`
     with a tight cap drops completions that the generator draws too rarely."""
-    close(bias("truncate", "sequence", 100), 0)
-    none = bias("none", "token", 100)
-    assert 0.1 < bias("truncate", "token", 100) < none
-    assert bias("truncate", "sequence", 1.2) < 0.1 < none < bias("mask", "sequence", 1.2)
+    assert bias(loss, "truncate", "sequence", 100) < 1e-6
+    none = bias(loss, "none", "token", 100)
+    assert 0.1 < bias(loss, "truncate", "token", 100) < none
+    assert (
+        bias(loss, "truncate", "sequence", 1.2) < 0.1 < none < bias(loss, "mask", "sequence", 1.2)
+    )
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "batch"])
+def test_mismatch_correction_leaves_a_bias_where_lengths_divide(loss):
+    """Scores over lengths do not have mean 0, so the generator's mean reward stays in."""
+    assert 0.005 < bias(loss, "truncate", "sequence", 100) < bias(loss, "none", "token", 100)
 
 
 # One group, in which "$", a wrong answer, has one token and all others have two. A token's weight

@@ -110,6 +110,21 @@ def test_a_checkpoint_that_cannot_be_deleted_yet_is_deleted_the_next_time(run):
     assert [path.name for path in run.glob("*/*")] == ["step_3"]
 
 
+def test_the_rows_of_a_checkpoint_are_on_disk_before_it_is_valid(run):
+    """Otherwise a power cut may leave a checkpoint, and logs that lack its last steps."""
+    log = run / "metrics.jsonl"
+    log.touch()
+    was_valid = {}
+
+    def sync(path):
+        was_valid.setdefault(path, checkpoint.directory(run, 4).exists())
+
+    with patch.object(checkpoint, "sync", sync):
+        checkpoint.save(run, 4, one_rank(), trained(), {}, keep=3)
+    assert was_valid[log] is False
+    assert was_valid[checkpoint.directory(run, 4).parent] is True
+
+
 def test_a_full_disk_is_a_fault_that_costs_no_checkpoint(run):
     """A limit on the size of files acts like a disk with no room for more."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)

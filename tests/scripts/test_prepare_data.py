@@ -61,6 +61,12 @@ ROWS = {  # source, rows in, rows out, dropped
         table(OWN, ("z", "7")),
         {"no_answer": 2, "no_problem": 2},
     ),
+    "without a field, after the first row": (
+        "own",
+        [*table(OWN, ("z", "7")), {"problem": "y"}, {"expected_answer": "7"}],
+        table(OWN, ("z", "7")),
+        {"no_answer": 1, "no_problem": 1},
+    ),
     "the last box": (
         "math",
         table(MATH, ("x", "\\boxed{3}, no, \\boxed{2}.", "5"), ("y", "It is 5.", "5")),

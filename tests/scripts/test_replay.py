@@ -115,7 +115,7 @@ def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_
     assert f"`python -m scripts.replay {folder} --step 1`" in ended.err
     code, output = again(folder, 1, before=poison)
     assert code == 0, output
-    assert "loss nan: no update was made" in output
+    assert "loss nan: the update was not made" in output
     lines = read_lines(folder / "replay/step_1.jsonl")
     for line in lines:
         assert line["finite_logp"] == (TOKEN not in line["ids"])

@@ -119,9 +119,11 @@ def test_a_plans_test_corrects_its_comparisons_together():
 
 def test_a_verdict_says_what_the_seeds_resolve():
     arm = {"arm": "Goldilocks", "gain_points": 1.2, "gain_low": -0.3, "gain_high": 2.7}
+    arm |= {"gain_text": "+1.2", "matched_text": "+0.4 at 17,280", "cpu_seconds_text": "–"}
     assert verdict.verdict(arm | {"gain_at": 23040, "gain_seeds": 5}, "uniform") == (
         "Goldilocks − uniform: +1.2 points (-0.3 to +2.7) at 23,040 completions: not "
-        "distinguishable from 0. These 5 seeds resolve about ±1.5 points; ±1.0 would take about 9."
+        "distinguishable from 0. Compute-matched: +0.4 at 17,280. These 5 seeds "
+        "resolve about ±1.5 points; ±1.0 would take about 9."
     )
 
 

@@ -116,7 +116,7 @@ one that takes the best explores | sampler.py | samplers::which_samplers_with_pr
 K is fitted to chosen groups | sampler.py | samplers::candidates_auto_by_hand
     [group for group in groups if group.explored] => groups
 the target of the default advantages | sampler.py | sampler::goldilocks_teaches_the_factor
-    std = self.context.config.advantage_std => std = "population"
+    utility_target(p_hat, self.context.config.advantage_std) => utility_target(p_hat)
 a prompt of the largest size is left out | train.py | train::a_prompt_may_have_exactly_the_largest
     len(encode(problems.question(i))) <= limit => len(encode(problems.question(i))) < limit
 over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
