@@ -27,9 +27,10 @@ from grading.values import hold, is_arithmetic, is_close, letters, number
 _SLASH = re.compile(r"(?<=/)(\d+)(?=\\?[a-zA-Z]|\([^()]*[a-zA-Z])")  # 1/2x may be (1/2)x
 _PERCENT = re.compile(r"^([^%]+)%$")
 _FUNCTION = re.compile(FUNCTION)
-# Products whose order may count: AB, A^{-1}B, x^TA, vectors.
+# Products whose order may count: AB, A^{-1}B, x^TA, vectors. Not A(A-1).
 _ORDERED = re.compile(
-    r"[A-Z](?:_\{\w+\}|\^\{?-1\}?)*\*?[A-Z(]|\^\{?T|\\(?:vec|nabla|times|circ)(?![a-z])"
+    r"([A-Z])(?!\([^A-Z()]*\1[^A-Z()]*\))(?:_\{\w+\}|\^\{?-1\}?)*\*?[A-Z(]|\^\{?T"
+    r"|\\(?:vec|nabla|times|circ)(?![a-z])"
 )
 # The choice B with its text: "B. A circle", "(B) 12". Not "B. C", "(B)-12" or "A: red, B: blue".
 _CHOICE = re.compile(
@@ -170,8 +171,10 @@ def _labels(structure: Structure) -> set[str]:
 
 
 def _is_tuple(structure: Structure) -> bool:
-    """Whether a list or tuple may be coordinates: "x=3, y=1" or "3, 1", but not x∈(3,1)."""
-    if structure.name and "," not in structure.name:
+    """Whether a list or tuple may be coordinates: "x=3, y=1" or "3, 1", but not x∈(3,1) or
+    (3,∞)."""
+    is_named = structure.name and "," not in structure.name
+    if is_named or "∞" in str(structure.parts):
         return False
     names = _names(structure)
     return not any(names) or names == sorted({*names})
@@ -234,6 +237,8 @@ def _equal(gold: str, answer: str) -> bool:
         return False
     if {*second.kind} == {"="}:
         return not first.name and _equal_chain(gold, second.parts)
+    if first.kind == "value" and second.kind == "or":
+        return all(_equal(gold, part) for part in second.parts)
     if first.kind == second.kind == "value":
         return _equal_values(*first.parts, *second.parts)
     return _equal_collections(first, second)

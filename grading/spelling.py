@@ -20,15 +20,16 @@ SYNONYMS = r"""
     ∧ land wedge   ∨ lor vee   ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace
     ( langle   ) rangle   | vert lvert rvert mid   ' ′ ’ prime   - − – ‑ ⁻   * cdot · ⋅   ^ **
     / div ÷ ⁄   : colon   , 、   . 。   \times ×   \sqrt √   \sqrt[3] ∛   \triangle △   \angle ∠
-    \to → rightarrow implies ⇒   \mathbb{R} ℝ
+    \to → rightarrow implies ⇒
+    \mathbb{R} ℝ   \mathbb{Z} ℤ   \mathbb{N} ℕ   \mathbb{Q} ℚ   \mathbb{C} ℂ
     \frac dfrac tfrac cfrac   \binom dbinom tbinom   \pmod mod bmod   \overline bar
     \epsilon varepsilon ε   \phi varphi φ   \theta vartheta θ   \log_{10} lg   \alpha α   \beta β
     \gamma γ   \delta δ   \lambda λ   \mu μ µ   \pi π   \rho ρ   \sigma σ   \tau τ   \omega ω
     \Delta Δ   \Omega Ω   \lfloor ⌊   \rfloor ⌋   \lceil ⌈   \rceil ⌉
-    \text textbf textit textrm textnormal mbox mathrm operatorname
+    \text textbf textit textrm textnormal textsf texttt textup emph mbox hbox mathrm operatorname
 """
-FONTS = "! $ left right displaystyle textstyle limits boldsymbol bm mathit mathsf"
-FONTS += " big Big bigl bigr Bigl Bigr"
+FONTS = "! $ left right displaystyle textstyle limits boldsymbol bm mathbf mathit mathsf"
+FONTS += " big Big bigl bigr Bigl Bigr large Large LARGE huge Huge normalsize mathtt fbox"
 SPACES = "~ , ; : > ( ) [ ] quad qquad"
 COMMANDS = dict.fromkeys(FONTS.split(), "") | dict.fromkeys([*SPACES.split(), " "], " ")
 for _name, _others in re.findall(r"(\S+) (\S+(?: \S+)*)", SYNONYMS):
@@ -40,7 +41,7 @@ _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # with two more levels of 
 FUNCTION = r"\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)"
 # Names that may lack their backslash. "sec" at the end is a second.
 _FUNCTIONS = (
-    r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|log|ln|exp|sqrt|pi|sec(?!\.? ?$)"
+    r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|log|ln|exp|sqrt|pi|sec(?!\.? ?\}?$)"
 )
 _CURRENCY = {r"\$": "dollar", "€": "euro", "£": "pound", "¥": "yuan", "₹": "rupee"}
 
@@ -63,11 +64,13 @@ def _command(match: re.Match) -> str:
 
 # What a rule does, as an example, and the rule: a pattern and its replacement.
 BEFORE_COMMANDS = {
-    "（1，2） -> (1,2)": ("[！-～]", lambda char: unicodedata.normalize("NFKC", char[0])),
+    "（1，2） -> (1,2)": ("[！-～𝐀-𝟿]", lambda char: unicodedata.normalize("NFKC", char[0])),
     r"½ -> \frac{1}{2}": (
         "[¼-¾⅐-⅞]",
         lambda char: rf"\frac{{{unicodedata.normalize('NFKC', char[0]).replace('⁄', '}{')}}}",
     ),
+    "**18** -> 18": (r"^ ?(?:\*\*([^*]+)\*\*|(?:\\text\{)?[\"“]([^\"“”]+)[\"”]\}?) ?$", r"\1\2"),
+    r"k\in\mathbf{Z} -> k\in\mathbb{Z}": (r"(\\in|∈) ?\\mathbf", r"\1\\mathbb"),
     # Escaped twice, as in a JSON file: then every backslash is double.
     r"\\frac{1}{2} -> \frac{1}{2}": (
         r"^(?:[^\\]|\\\\)+$",
@@ -78,7 +81,7 @@ BEFORE_COMMANDS = {
         r"^([^\d^_]*[1-9]\d{0,2})((?: \d{3})+)(?=\D*$)",
         lambda text: text[1] + text[2].replace(" ", ""),
     ),
-    r"\text{\$5.00} -> \$5.00": (r"\\text ?\{ ?((?:\\\$|[€£¥₹]) ?[\d.,]*)\}", r"\1"),
+    r"\text{\$5.00} -> \$5.00": (r"\\text(?:bf)? ?\{ ?((?:\\\$|[€£¥₹]) ?[\d.,]*)\}", r"\1"),
     r"\$12/day -> 12\text{dollar}/day": (
         r"(\\\$|[€£¥₹]) ?([\d.,]*\d)",
         lambda money: rf"{money[2]}\text{{{_CURRENCY[money[1]]}}}",
@@ -86,21 +89,32 @@ BEFORE_COMMANDS = {
     r"5€ -> 5\text{euro}": (r"[€£¥₹]", lambda sign: rf"\text{{{_CURRENCY[sign[0]]}}}"),
     # Bold letters may be matrices or vectors, whose order counts.
     r"\mathbf{A}\bm x -> \vec{A}\vec{x}": (
-        r"\\(?:mathbf|boldsymbol|bm) ?(?:\{ ?([A-Za-z]) ?\}|([A-Za-z])(?![a-zA-Z]))",
+        r"\\(?:mathbf|boldsymbol|bm) ?"
+        r"(?:\{ ?([A-Za-z]|[^{}]*\\times[^{}]*) ?\}|([A-Za-z])(?![a-zA-Z]))",
         r"\\vec{\1\2}",
     ),
 }
 RULES = {
     r"\text { cm } -> \text{cm}": (r"\\text ?\{ ?([^{}]*?)\.? ?\}", r"\\text{\1}"),
     r"\frac {1} {2} -> \frac{1}{2}": (r"(?<=[}a-z]) (?=\{)", ""),
-    r"= 12. -> 12": (r"^ ?= ?|[.,;]? ?$", ""),
+    r"x≈2.57 -> x=2.57": (
+        r"^ ?([a-zA-Z]?) ?≈ ?(?=-?\d*\.\d+\.? ?(?:\\text\{[^{}]*\})?$)",
+        r"\1=",
+    ),
+    r"= 12. -> 12": (r"^ ?(?:=|\\(?:therefore|to|Rightarrow)(?![a-z])) ?|(?:[.,;]|\\\\)? ?$", ""),
     r"\text{The answer is:} 5 -> 5": (
-        r"^ ?(?:\\text\{)?(?:[Tt]he )?(?:final )?[aA]nswer(?: is)?:?\}? ?(?=[-\\(\[⦃\d])",
+        r"(?:^ ?(?:\\text\{(?=[a-zA-Z: ]+\}))?|(?<=^\\text\{))"
+        r"(?:[Tt]he )?(?:[Ff]inal )?(?:[aA]nswer|[Tt]otal|[Rr]esult)(?: is)?:?\}? ?(?=[-\\(\[⦃\d])",
         "",
     ),
     r"-infinity -> -∞": (r"(?<![a-zA-Z\\])inf(?:ini)?(?:ty)?(?![a-z])", "∞"),
+    r"\text{Area} = 58 -> Area=58": (
+        r"^ ?\\text\{([^{}]+)\} ?= ?",
+        lambda words: words[1] + "=" if is_unit(words[1]) else words[0],
+    ),
     r"x=\text{13} -> x=13": (
-        r"(?:^|(?<=[=,;(])|(?<== )) ?(?:\\text\{([^{}]*)\}|\(([A-J])\))(?=$|[,;)=])",
+        r"(?:^|(?<=[=,;(])|(?<== )) ?(?:(?:\\text\{)?\(([A-J])\)\}?|\\text\{"
+        r"(?!(?!gcd|lcm)(?=[^{}]*[a-z])[a-zA-Z ]{3,}\} ?=)([^{}]*)\})(?=$|[,;)=])",  # not half=13
         lambda text: text[1] or text[2],
     ),
     r"\pmod 7 -> \pmod{7}": (
@@ -111,6 +125,8 @@ RULES = {
     r"\text{e}^x -> e^x": (r"\\text\{([ei])\}", r"\1"),
     r"{{10}^2} -> {10}^2": (rf"^ ?\{{((?:[^{{}}]|{_GROUP})*)\}} ?$", r"\1"),
     r"2\times{10}^{6} -> 2\times 10^{6}": (r"(\\times|\*) ?\{10\}(?=\^)", r"\1 10"),
+    r"1\\[4pt]2 -> 1\\2": (r"\\\\ ?\[-?[\d.]+ ?[a-z]{2}\]", r"\\\\"),
+    r"\mathbb Z -> \mathbb{Z}": (r"\\mathbb ?([A-Z])(?![a-z])", r"\\mathbb{\1}"),
     r"{S}_{n} -> S_{n}": (
         r"(?<![a-zA-Z\]}^_])\{ ?([a-zA-Z]'*|\\[a-z]+ ?|:) ?\}|(?<![a-zA-Z])\{(\w)\}(?=_)",
         r"\1\2",
@@ -118,20 +134,28 @@ RULES = {
     r"pi/2 -> \pi/2": (rf"(?<![a-zA-Z\\{{])({_FUNCTIONS})(?![a-z])", r"\\\1"),
     r"\text{sin}x -> \sin x": (rf"\\text\{{({_FUNCTIONS})\}}", r"\\\1 "),
     # Fractions, roots and exponents in braces.
-    r"\frac12 -> \frac{1}2": (r"\\(frac|binom) ?([\da-zA-Z])", r"\\\1{\2}"),
+    r"\frac12 -> \frac{1}2": (r"\\(frac|binom) ?([\da-zA-Z]|\\pi ?(?![a-zA-Z]))", r"\\\1{\2}"),
     r"\frac{1}2 -> \frac{1}{2}": (rf"\\(frac|binom)({_GROUP}) ?([\da-zA-Z])", r"\\\1\2{\3}"),
     r"\sqrt2 -> \sqrt{2}": (r"\\sqrt ?(\[\d+\])? ?(\d+|[a-zA-Z]|\\pi)", r"\\sqrt\1{\2}"),
     r"\sqrt(2+x) -> \sqrt{2+x}": (r"\\sqrt ?\(([^()]*)\)", r"\\sqrt{\1}"),
     r"2^(1/4) -> 2^{1/4}": (r"\^ ?\(([^(){}]*)\)", r"^{\1}"),
-    r"x^\frac{1}{2} -> x^{\frac{1}{2}}": (rf"\^ ?(\\frac{_GROUP}{_GROUP})", r"^{\1}"),
+    r"x^\frac{1}{2} -> x^{\frac{1}{2}}": (rf"(\^|\\sqrt) ?(\\frac{_GROUP}{_GROUP})", r"\1{\2}"),
     r"x_1 -> x_{1}": (r"_ ?(\w)", r"_{\1}"),
     r"{x_{1}}+2 -> x_{1}+2": (r"(?<![a-zA-Z\]}^_\d])\{([^{}]+[\^_]\{\w+\})\}", r"\1"),
     r"10^-5 -> 10^{-5}": (r"\^ ?(-\d+(?!\.)|\d(?!\d))", r"^{\1}"),
-    r"(-1)^n 2^n -> (-1)^n*2^n": (r"(\^(?:[a-zA-Z]|\{[^{}]*[a-zA-Z]\})) ?(?=\d+\^)", r"\1*"),
+    r"(-1)^n 2^n -> (-1)^n*2^n": (
+        r"(\^(?:[a-zA-Z]|\{[^{}]*[a-zA-Z]\})|(?<![\\a-zA-Z_])[a-z](?= ?\d+\^\{?[^{}]*[a-z]))"
+        r" ?(?=\d+\^)",
+        r"\1*",
+    ),
     # Functions.
     r"\tan^{-1}x -> \arctan x": (r"\\(sin|cos|tan) ?\^\{-1\}", r"\\arc\1 "),
+    r"\sin^{2}2x -> \sin^{2}(2x)": (
+        rf"({FUNCTION}[_^]\{{\w+\}}) ?(\d+(?:[a-zA-Z]|\\[a-z]+)?)(?= ?$| ?[-+=,)}}])",
+        r"\1(\2)",
+    ),
     r"\ln x*y -> \ln(x)*y": (
-        rf"({FUNCTION}) ?([a-zA-Z]|\\[a-z]+)(?= ?\*)",
+        rf"({FUNCTION}(?:[_^]\{{\w+\}})*) ?([a-zA-Z]|\d+|\\[a-z]+)(?= ?\*)",
         r"\1(\2)",
     ),
     r"\sin 20° -> \sin(20\pi/180)": (
@@ -151,9 +175,10 @@ RULES = {
     r"1.2 x 10^{5} -> 1.2*10^{5}": (r"(?<=\d) ?(?:[xX]|\\times) ?(?=10 ?\^)", "*"),
     r"2\times 3 -> 2*3": (  # products of vectors stay
         r"^(?!.*\\(?:vec|nabla|hat|overline)).*\\times.*$",
-        lambda text: text[0].replace(r"\times ", "*"),
+        lambda text: re.sub(r"\\times ?", "*", text[0]),
     ),
     r"5 6 -> 5?6": (r"(?<=[\d.]) +(?=[\d.])|(?<=\d)\{(?=\d)", "?"),
+    "4.5e6 -> 4.5*10^{6}": (r"^(-?\d+\.?\d*)[eE]\+?(-?\d{1,3})$", r"\1*10^{\2}"),
     # Units: \text{} around words, so that a unit is what stands in \text{} behind a number.
     r"20°\text{C} -> 20\text{celsius}": (
         r"(?:\^ ?)?(?:\{ ?)?° ?\}? ?(\\text\{)?([CF])(?(1)\})",
@@ -170,19 +195,37 @@ RULES = {
         lambda words: rf" \text{{{words[2]}}}" if is_unit(words[2], words[1]) else words[0],
     ),
     r"5 \text{percent} -> 5%": (r" ?\\text\{(?:percent(?:age)?|per cent|pct|%)\}", "%"),
+    r"0.1\overline{6} -> (0.10+\frac{6}{90})": (
+        r"(?<![\w.])(\d*\.(\d*))\\overline ?\{(\d+)\}(?= ?(?:$|[-+,;)%}=]|\\text))",
+        lambda m: rf"({m[1]}0+\frac{{{m[3]}}}{{{'9' * len(m[3])}{'0' * len(m[2])}}})",
+    ),
     # Words that link answers.
     r"1, 2 \text{and} 3 -> 1, 2∧3": (r",? ?(?:\\text\{and\}|(?<![a-zA-Z])and(?![a-zA-Z])) ?", "∧"),
     r"x=1 \text{or} x=2 -> x=1∨x=2": (
         r",? ?(?:\\text\{or\}|(?<![a-zA-Z])or(?![a-zA-Z])) ?",
         "∨",
     ),
+    "1, 2∨3 -> 1∨ 2∨3": (  # but not in brackets
+        r"^[^∨,;∧(\[⦃]+(?:,[^∨,;∧(\[⦃]+)+∨[^∨,;∧(\[⦃]+$",
+        lambda text: text[0].replace(",", "∨"),
+    ),
     # Matrices and sets.
+    r"\begin{cases}x=3\\y=5\end{cases} -> x=3,y=5": (
+        r"^ ?\\begin\{cases\}([^&\\=]+=[^&=]+?),? ?\\\\([^&\\=]+=[^&=]+?)\.? ?\\end\{cases\}$",
+        r"\1,\2",
+    ),
     r"\begin{array}{cc}1\end{array} -> \begin{matrix}1\end{matrix}": (
         r"[(\[]? ?\\(begin|end)\{(?:array|[pb]?matrix)\}(?:\{[lcr| ]*\})? ?[)\]]?",
         r"\\\1{matrix}",
     ),
     r"\mathbb{R} -> (-∞,∞)": (r"\\math(?:bb|bf) ?\{?R\}?(?![\w^])", "(-∞,∞)"),
+    r"x\text{ for } k∈\mathbb{Z} -> x,k∈\mathbb{Z}": (
+        r",? ?\\text\{ ?(?:where|for|with) ?\} ?(?=\w ?∈)",
+        ",",
+    ),
+    r"x(k∈\mathbb{Z}) -> x,k∈\mathbb{Z}": (r",? ?\((\w ?∈ ?\\math\w+ ?\{\w\})\)$", r",\1"),
     r"2  \pi  r + 1 -> 2\pi r+1": (r"(\\text\{[^{}]*\}|\\[a-zA-Z]+ (?= *[a-zA-Z]))| ", r"\1"),
+    r"(90\text{cm}) -> 90\text{cm}": (r"^\(([^(),]*\d\\text\{[^{}]*\}[^(),]*)\)$", r"\1"),
     r"(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
     "⦃x∈(-∞,∞)|x>2⦄ -> x>2": (
         r"^(?:\w[=∈])?⦃([a-zA-Z])(?:∈\(-∞,∞\))?[|:](?=[^⦃⦄]*\1)([^⦃⦄]*)⦄$",

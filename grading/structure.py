@@ -12,7 +12,7 @@ from grading.units import split_unit
 RELATIONS = "=<>≤≥≠∈"
 FLIP = str.maketrans("<>≤≥", "><≥≤")
 _LETTER = (
-    r"(?:\\(?:angle|triangle|vec|overline)[ {]*)?(?:\\[a-zA-Z]{2,7} ?|[A-Z]{1,4}|[a-z])"
+    r"(?:\\(?:angle|triangle|vec|overline)[ {]*)?(?:\\(?!log|ln)[a-zA-Z]{2,7} ?|[A-Z]{1,4}|[a-z])"
     r"(?:_\{[\w\\ ]+\})?'*\}?(?:(?:\^\{-1\})?\([\w,-]+\))?"
 )
 # One side of "=" that only names the other side: x, f(2), P(X), S_{ABC}, |AB|, (p,q), NO/BO.
@@ -84,7 +84,8 @@ def _alternatives(text: str) -> Structure | None:
     names = {structure.name for structure in structures}
     kinds = {structure.kind for structure in structures}
     are_numbers = all(re.search(r"[\d∞]|\\pi", part) for part in parts)
-    if len(names - {""}) > 1 or not are_numbers:
+    is_mixed = kinds & {*_INTERVALS, *"<≤≠∈"} and kinds - _INTERVALS  # x>0∨x≠1
+    if len(names - {""}) > 1 or not are_numbers or is_mixed:
         return Structure("∨", parts)
     name = structures[0].name
     if not name or not kinds <= _INTERVALS:

@@ -14,11 +14,13 @@ _NO_UNITS = """
     rejected incorrect mistaken approximately about infinity pi theta alpha beta gamma delta january
     february march april june july august september october november december hundert tausend
     dutzend docena douzaine mille mila cien permille hexadecimal ternary phi psi chi rho tau eta
-    sigma omega lambda kappa epsilon zeta iota
+    sigma omega lambda kappa epsilon zeta iota halved tripled quadrupled triple quadruple quintuple
+    sextuple googol myriad kilo mega giga tera milli micro nano hexa trill reversed rounded below
+    above owed loss deficit decrease never perhaps otherwise halving thrice off basis etc approx
     """
 _NO_UNITS = {word + ending for word in _NO_UNITS.split() for ending in ("", "s", "th")}
 _NO_UNIT = re.compile(
-    r"(?!mon)\w+ths?|\w+(?:teens?|illi?on\w*|illiard\w*)|[a-z]*(?:sin|cos|tan|log)x?"
+    r"(?!mon)\w+ths?|point|\w+(?:teens?|illi?on\w*|illiard\w*)|[a-z]*(?:sin|cos|tan|log)x?"
     r"|[abcxyz]{3,}|uvw"  # letters of a product
 )
 # Spellings of one unit. Its first name is compared. Only these may have fewer than three letters.

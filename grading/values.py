@@ -29,16 +29,19 @@ _COMMAND = (
     "|eta|theta|kappa|[lL]ambda|mu|nu|xi|rho|[sS]igma|tau|[pP]hi|psi|[oO]mega"
 )
 _ARITHMETIC = re.compile(
-    rf"(?![a-zA-Z]{{2,}}$)(?:[\da-zA-Z.+*/^{{}}()|!-]|\\sqrt\[\d+\]|(?<=[a-zA-Z])_\{{\w\}}"
+    r"(?![a-zA-Z]{3,}$|[A-Z]\w$|\w[A-Z]$|no$)"  # a word, unlike xy
+    r"(?:[\da-zA-Z.+*/^{}()|!-]|\\sqrt\[\d+\]|(?<=[a-zA-Z])_\{\w\}"
     rf"|\\log ?_|\\(?:{_COMMAND})(?![a-zA-Z]) ?)+"
 )
 _MISREAD = re.compile(
     # A number behind a letter, "!" or braces is no factor: x1, 5!2, \frac{a}{b}1.
-    r"(?<![\\a-zA-Z_])[a-zA-Z]\d|!!|!\d+(?![\d!])|(?<!_\{\w)\}\d"
+    r"(?<![\\a-zA-Z_])[a-zA-Z]\d|!!|!\d+(?![\d!])|(?<!_\{\w)(?<!_\{\d\d)\}\d"
     r"|\\binom\{[^{}]*\d{4}"  # computed while it is parsed
+    # These have no value: 2020!, f(x), dy/dx, a|b.
+    r"|\d{4}!|(?<![a-zA-Z])[fg]\(|\\phi ?\(|\\frac\{d[a-z]?\}\{d[a-z]\}|^[^|]*\|[^|]*$"
     r"|\^-|\^(?:\w|\{\w+\})\^"  # x^-1 and x^x^x without braces, of which the parser takes seconds
     r"|^\d{4}([-/])\d\d?\1\d\d?$"  # a date
-    rf"|\\(?:{_FUNCTION}) ?[^-+(){{}}*/]*[*/]"  # \ln x*y, read as \ln(x*y)
+    rf"|\\(?:{_FUNCTION})(?:[_^]\{{\w+\}})* ?[^-+(){{}}*/]*[*/]"  # \ln x*y, read as \ln(x*y)
 )
 # Plain numbers need no parser. It would also take the e of 1e-5 for Euler's.
 _NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?|-?\d+/0*[1-9]\d*")
@@ -128,7 +131,9 @@ def parse(text: str) -> Expr | None:
         return None
     text = re.sub(r"\\[a-zA-Z]+|[EIT*]", lambda name: _RENAMED.get(name[0], name[0]), text)
     # Factors side by side; the parser would take 7(8) for the mixed number 15.
-    text = re.sub(r"(?<=[\d)}])(?<![_^]\{\w\})(?=\(|\\(?:frac|binom))", r"\\cdot ", text)
+    text = re.sub(
+        r"(?<=[\d)}])(?<![_^]\{\w\})(?<!\\log_\{\d\d\})(?=\(|\\(?:frac|binom))", r"\\cdot ", text
+    )
     config = ConversionConfig(lowercase_symbols=False)
     try:
         return latex2sympy(text, is_real=False, normalization_config=None, conversion_config=config)
