@@ -130,8 +130,9 @@ def trial(name: str, problem: str):
         yield
     except Exception as error:  # transformers raises all kinds at a damaged file
         reason = f"{type(error).__name__}: {first_lines(error)}"  # which may list all models
-        where = "" if Path(name).exists() else "no such folder; from the hub: "
-        raise InputError(f"model {name!r} {problem}: {where}{reason:.400}") from error
+        if isinstance(error, OSError) and not Path(name).exists():
+            problem += ": no such folder; from the hub"
+        raise InputError(f"model {name!r} {problem}: {reason:.400}") from error
 
 
 # Loading

@@ -217,7 +217,10 @@ def test_two_studies_in_a_directory_are_rejected(train, tmp_path, capsys):
         ("--sampler sec", "this sampler needs --column"),
         ("--sampler sec --column topics", "no field 'topics'"),
         ("--sampler sek", "no such file, nor one of bag_of_words"),
-        ("--sampler sec --column topic --model tinylm", "model 'tinylm' cannot be used"),
+        (
+            "--sampler sec --column topic --model tinylm",
+            "model 'tinylm' cannot be used: no such folder",
+        ),
     ],
 )
 def test_a_mistake_in_the_last_arm_shows_before_the_first_run(
