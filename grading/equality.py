@@ -238,7 +238,8 @@ def _equal(gold: str, answer: str) -> bool:
     if {*second.kind} == {"="}:
         return not first.name and _equal_chain(gold, second.parts)
     if first.kind == "value" and second.kind == "or":
-        return all(_equal(gold, part) for part in second.parts)
+        units = {structure_of(part).unit for part in second.parts} - {""}
+        return len(units) < 2 and all(_equal(gold, part) for part in second.parts)
     if first.kind == second.kind == "value":
         return _equal_values(*first.parts, *second.parts)
     return _equal_collections(first, second)

@@ -64,7 +64,7 @@ def _command(match: re.Match) -> str:
 
 # What a rule does, as an example, and the rule: a pattern and its replacement.
 BEFORE_COMMANDS = {
-    "（1，2） -> (1,2)": ("[！-～𝐀-𝟿]", lambda char: unicodedata.normalize("NFKC", char[0])),
+    "（1，2） -> (1,2)": ("[！-～𝟎-𝟿]", lambda char: unicodedata.normalize("NFKC", char[0])),
     r"½ -> \frac{1}{2}": (
         "[¼-¾⅐-⅞]",
         lambda char: rf"\frac{{{unicodedata.normalize('NFKC', char[0]).replace('⁄', '}{')}}}",
@@ -90,7 +90,8 @@ BEFORE_COMMANDS = {
     # Bold letters may be matrices or vectors, whose order counts.
     r"\mathbf{A}\bm x -> \vec{A}\vec{x}": (
         r"\\(?:mathbf|boldsymbol|bm) ?"
-        r"(?:\{ ?([A-Za-z]|[^{}]*\\times[^{}]*) ?\}|([A-Za-z])(?![a-zA-Z]))",
+        r"(?:\{ ?([A-Za-z](?:_\{?\w\}?)?|\\[a-z]+|(?:[^{}]|\{\w+\})*(?:\\times|×)"
+        r"(?:[^{}]|\{\w+\})*) ?\}|([A-Za-z])(?![a-zA-Z]))",
         r"\\vec{\1\2}",
     ),
 }
@@ -104,7 +105,8 @@ RULES = {
     r"= 12. -> 12": (r"^ ?(?:=|\\(?:therefore|to|Rightarrow)(?![a-z])) ?|(?:[.,;]|\\\\)? ?$", ""),
     r"\text{The answer is:} 5 -> 5": (
         r"(?:^ ?(?:\\text\{(?=[a-zA-Z: ]+\}))?|(?<=^\\text\{))"
-        r"(?:[Tt]he )?(?:[Ff]inal )?(?:[aA]nswer|[Tt]otal|[Rr]esult)(?: is)?:?\}? ?(?=[-\\(\[⦃\d])",
+        r"(?:[Tt]he )?(?:[Ff]inal )?(?:[aA]nswer|(?:[Tt]otal|[Rr]esult)(?= is|:))(?: is)?:?\}? ?"
+        r"(?=[-\\(\[⦃\d])",
         "",
     ),
     r"-infinity -> -∞": (r"(?<![a-zA-Z\\])inf(?:ini)?(?:ty)?(?![a-z])", "∞"),
@@ -196,7 +198,7 @@ RULES = {
     ),
     r"5 \text{percent} -> 5%": (r" ?\\text\{(?:percent(?:age)?|per cent|pct|%)\}", "%"),
     r"0.1\overline{6} -> (0.10+\frac{6}{90})": (
-        r"(?<![\w.])(\d*\.(\d*))\\overline ?\{(\d+)\}(?= ?(?:$|[-+,;)%}=]|\\text))",
+        r"(?<![\w.}^])(\d*\.(\d*))\\overline ?\{(\d+)\}(?= ?(?:$|[-+,;)%}=]|\\text))",
         lambda m: rf"({m[1]}0+\frac{{{m[3]}}}{{{'9' * len(m[3])}{'0' * len(m[2])}}})",
     ),
     # Words that link answers.
@@ -211,7 +213,7 @@ RULES = {
     ),
     # Matrices and sets.
     r"\begin{cases}x=3\\y=5\end{cases} -> x=3,y=5": (
-        r"^ ?\\begin\{cases\}([^&\\=]+=[^&=]+?),? ?\\\\([^&\\=]+=[^&=]+?)\.? ?\\end\{cases\}$",
+        r"^ ?\\begin\{cases\} ?(\w ?=[^&=]+?),? ?\\\\ ?(\w ?=[^&=]+?)\.? ?\\end\{cases\}$",
         r"\1,\2",
     ),
     r"\begin{array}{cc}1\end{array} -> \begin{matrix}1\end{matrix}": (

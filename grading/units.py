@@ -20,7 +20,7 @@ _NO_UNITS = """
     """
 _NO_UNITS = {word + ending for word in _NO_UNITS.split() for ending in ("", "s", "th")}
 _NO_UNIT = re.compile(
-    r"(?!mon)\w+ths?|point|\w+(?:teens?|illi?on\w*|illiard\w*)|[a-z]*(?:sin|cos|tan|log)x?"
+    r"(?!mon)\w+ths?|\w+(?:teens?|illi?on\w*|illiard\w*)|[a-z]*(?:sin|cos|tan|log)x?"
     r"|[abcxyz]{3,}|uvw"  # letters of a product
 )
 # Spellings of one unit. Its first name is compared. Only these may have fewer than three letters.

@@ -29,7 +29,7 @@ _COMMAND = (
     "|eta|theta|kappa|[lL]ambda|mu|nu|xi|rho|[sS]igma|tau|[pP]hi|psi|[oO]mega"
 )
 _ARITHMETIC = re.compile(
-    r"(?![a-zA-Z]{3,}$|[A-Z]\w$|\w[A-Z]$|no$)"  # a word, unlike xy
+    r"(?![a-zA-Z]{3,}$|[A-Z][a-zA-Z]$|[a-z][A-Z]$|no$)"  # a word, unlike xy
     r"(?:[\da-zA-Z.+*/^{}()|!-]|\\sqrt\[\d+\]|(?<=[a-zA-Z])_\{\w\}"
     rf"|\\log ?_|\\(?:{_COMMAND})(?![a-zA-Z]) ?)+"
 )

@@ -98,7 +98,7 @@ def jobs_of(plan, task: str, problems: int) -> list[Job]:
     """Return the runs of a probe: of the first arm with a Teacher, for its time, and last of the
     baseline, over so many problems."""
     with_teacher = [arm for arm, devices in plan.devices.items() if devices > 1]
-    per_step = plan.config(plan.baseline).prompts_per_step
+    per_step = plan.config(plan.baseline, task).prompts_per_step
     steps = dict.fromkeys(with_teacher[:1], TIMED)
     steps[plan.baseline] = math.ceil(problems / per_step)
     jobs = []
@@ -132,20 +132,23 @@ def probe(plan, task: str, problems: int, runner: Runner) -> str:
     parts = [f"# {task}\n"] if task else []
     if not all(job.finished() for job in jobs):
         return "".join([*parts, "The probe was stopped.\n"])
-    minutes_of = {}
+    configs = {arm: plan.config(arm, task) for arm in plan.arms}
+    minutes_of = {}  # a completion, with a Teacher and without
     for job in jobs:
         run = analysis.Run.load(job.run)
-        predicted = minutes(
-            run,
-            plan.spends(job.arm),
-            plan.config(job.arm).eval_every,
-        )
+        c = configs[job.arm]
+        budget = plan.spends(job.arm)
+        predicted = minutes(run, budget, c.eval_every)
         parts.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
-        minutes_of[plan.devices[job.arm] > 1] = predicted / plan.spends(job.arm)
+        minutes_of[bool(c.teacher_model)] = predicted / budget
     runs = [each for each in plan.jobs() if each.task == task]
-    total = sum(each.budget * minutes_of[plan.devices[each.arm] > 1] for each in runs)
+    slowest = max(minutes_of.values())
+    total = sum(
+        each.budget * minutes_of.get(bool(configs[each.arm].teacher_model), slowest)
+        for each in runs
+    )
     parts.append(f"The {len(runs)} runs take about {total / 60:.1f} hours one after another.")
-    columns = [plan.config(arm).column for arm in plan.arms]
+    columns = [c.column for c in configs.values()]
     column = max(columns, key=len)  # any that is given
     selections = analysis.read_table(run.folder / "selections.jsonl", "successes")
     p = selections.successes / selections.completions

@@ -123,10 +123,10 @@ class Plan:
         own = replaced.get(arm, self.arms[arm].flags)
         return f"{self.flags} {self.tasks[task]} {own}"
 
-    def config(self, arm: str) -> Config:
-        """Parse the flags of an arm on the first task. Raises ValueError."""
-        first = next(iter(self.tasks))
-        return parse(self.flags_of(first, arm))
+    def config(self, arm: str, task: str | None = None) -> Config:
+        """Parse the flags of an arm on a task, by default the first. Raises ValueError."""
+        task = next(iter(self.tasks)) if task is None else task
+        return parse(self.flags_of(task, arm))
 
     @cached_property
     def devices(self) -> dict[str, float]:
@@ -292,18 +292,23 @@ def check(plan: Plan) -> None:
     """Read the data, build each arm's sampler, load the tokenizers: mistakes show before hours of
     runs. Raises InputError, OSError, ValueError."""
     data = {}
+    models = set()
     for task, arm in product(plan.tasks, plan.arms):
-        c = parse(plan.flags_of(task, arm))
+        c = plan.config(arm, task)
+        models.add(c.model)
         for place in ((c.train_data, c.column), (c.val_data, "")):
             data[place] = data.get(place) or Problems(*place)
         problems = data[c.train_data, c.column]
-        with trial(c.model, "cannot be used"):
-            AutoTokenizer.from_pretrained(c.model)
         cls = find_sampler(c.sampler)
-        cls(Context(problems, c, lambda index: True), **sampler_settings(cls, c.sampler_args))
-        warning = problems.overlap(data[c.val_data, ""])
-        if warning and arm == plan.baseline:
+        if not cls.uses_teacher:
+            context = Context(problems, c, lambda index: True)
+            cls(context, **sampler_settings(cls, c.sampler_args))
+        warning = arm == plan.baseline and problems.overlap(data[c.val_data, ""])
+        if warning:
             note(warning)
+    for model in sorted(models):
+        with trial(model, "cannot be used"):
+            AutoTokenizer.from_pretrained(model)
 
 
 def run(plan: Plan, jobs: list[Job], options: Options) -> int:

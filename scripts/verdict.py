@@ -91,7 +91,7 @@ def verdict(arm: dict, baseline: str) -> str:
     more = f"; ±1.0 would take about {seeds_needed(half, seeds):.0f}" if half > 1 else ""
     known = {arm["gain_text"], "–"}
     costs = [f"{name}: {arm[key]}. " for key, name in COSTS.items() if arm[key] not in known]
-    return form.format(
+    text = form.format(
         **arm,
         baseline=baseline,
         costs="".join(costs),
@@ -99,6 +99,7 @@ def verdict(arm: dict, baseline: str) -> str:
         half=half,
         more=more,
     )
+    return text.rstrip()
 
 
 def tested(summary: pd.DataFrame, arms: list[str], tasks: list[str]) -> str:

@@ -45,7 +45,7 @@ def read_rows(
     for place, row in rows:
         for column in required:
             if column not in row:
-                raise InputError(f"{name}, {place}: no field {column!r}; it has {[*row]!r:.200}")
+                raise InputError(f"{name}, {place}: no field {column!r}")
         if not strict:
             required = ()
         yield place, row
