@@ -133,21 +133,12 @@ def probe(plan, task: str, problems: int, runner: Runner) -> str:
     if not all(job.finished() for job in jobs):
         return "".join([*parts, "The probe was stopped.\n"])
     configs = {arm: plan.config(arm, task) for arm in plan.arms}
-    minutes_of = {}  # a completion, with a Teacher and without
     for job in jobs:
         run = analysis.Run.load(job.run)
-        c = configs[job.arm]
-        budget = plan.spends(job.arm)
-        predicted = minutes(run, budget, c.eval_every)
+        predicted = minutes(run, plan.spends(job.arm), configs[job.arm].eval_every)
         parts.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
-        minutes_of[bool(c.teacher_model)] = predicted / budget
-    runs = [each for each in plan.jobs() if each.task == task]
-    slowest = max(minutes_of.values())
-    total = sum(
-        each.budget * minutes_of.get(bool(configs[each.arm].teacher_model), slowest)
-        for each in runs
-    )
-    parts.append(f"The {len(runs)} runs take about {total / 60:.1f} hours one after another.")
+    planned = [each for each in plan.jobs() if each.task == task]
+    parts.append(f"{len(planned)} runs are planned.")
     columns = [c.column for c in configs.values()]
     column = max(columns, key=len)  # any that is given
     selections = analysis.read_table(run.folder / "selections.jsonl", "successes")
