@@ -14,7 +14,7 @@ In a step train.py calls
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +52,13 @@ class Context:
     config: "Config"  # its seed decides all randomness
     fits: Callable[[int], bool]  # whether a problem's prompt is short enough
     teacher: "Teacher | None" = None  # if the class has `uses_teacher`
+
+    def too_few(self, k: int, fitting: int) -> InputError:
+        """Make the error of a step that draws k problems, of which only `fitting` fit."""
+        return InputError(
+            f"a step draws {k} distinct problems, only {fitting} of {len(self.problems)} fit "
+            "--max_prompt_tokens: add some, or lower --candidates"
+        )
 
 
 class Sampler:
@@ -144,9 +151,9 @@ def join(groups: list[Group]) -> list[Group]:
 
 
 class Uniform(Sampler):
-    """The baseline: every problem once, in random order. Most samplers extend it. It draws from the
-    problems not taken in this pass over the data; a new pass begins when fewer are left than a
-    draw needs. A prompt found too long is never drawn again."""
+    """The baseline: every problem once, in random order. Most samplers extend it. A pass over the
+    data is a pass of drawn problems: they return in the next pass, which begins when fewer are left
+    than a draw needs. A prompt found too long is never drawn again."""
 
     UNSEEN, TAKEN, OVERLONG = range(3)
 
@@ -156,24 +163,28 @@ class Uniform(Sampler):
         self.status = np.full(len(self.problems), self.UNSEEN, dtype=np.int8)
 
     def propose(self, P):
-        index_P = self.draw(P)
-        self.take(index_P)
-        return self.new_groups(index_P)
+        return self.new_groups(self.draw(P))
 
     def draw(self, k: int) -> np.ndarray:
-        """Draw k distinct problems, int64. Raises InputError if fewer than k problems fit."""
-        for _ in range(2):  # from the rest of this pass, or else from a new one
-            left = np.flatnonzero(self.status == self.UNSEEN)
-            drawn = self.first_fitting(self.shuffled(left), k)
-            if len(drawn) == k:
-                return np.array(drawn, dtype=np.int64)
+        """Draw k distinct problems of this pass, or of a new one if it has fewer left: int64 (k,).
+        Raises InputError if fewer than k problems fit --max_prompt_tokens."""
+        drawn = self.draw_of_pass(k)
+        if len(drawn) < k:
             is_taken = self.status == self.TAKEN
-            self.status[is_taken] = self.UNSEEN
-            self.passes += 1
-        raise InputError(
-            f"a step draws {k} distinct problems, only {len(drawn)} of {len(self.status)} fit "
-            "--max_prompt_tokens: add some, or lower --candidates"
-        )
+            if is_taken.any():
+                self.status[is_taken] = self.UNSEEN
+                self.passes += 1
+            drawn = self.draw_of_pass(k)
+        if len(drawn) < k:
+            raise self.context.too_few(k, fitting=len(drawn))
+        self.status[drawn] = self.TAKEN
+        return np.array(drawn, dtype=np.int64)
+
+    def draw_of_pass(self, k: int) -> list[int]:
+        """Draw k distinct problems that this pass has left and whose prompts fit, or all of them,
+        without marking them as drawn."""
+        left = np.flatnonzero(self.status == self.UNSEEN)
+        return self.first_fitting(self.shuffled(left), k)
 
     def shuffled(self, left: np.ndarray) -> Iterator[int]:
         """Yield indices in random order, with one draw from `rng` each."""
@@ -196,12 +207,9 @@ class Uniform(Sampler):
                 break
         return drawn
 
-    def take(self, index_P) -> None:
-        """Mark one problem, or several, as taken in this pass."""
-        self.status[index_P] = self.TAKEN
-
     def metrics(self):
-        """Return `passes` over the data, `coverage` of this pass, number of `overlong` prompts."""
+        """Return `passes` over the data, `coverage`: the share of problems drawn in this pass, and
+        the number of `overlong` prompts."""
         unseen, taken, overlong = np.bincount(self.status, minlength=3).tolist()
         coverage = taken / max(1, unseen + taken)
         return {"passes": self.passes, "coverage": coverage, "overlong": overlong}
@@ -219,10 +227,11 @@ def epsilon_greedy(utilities_P_K, epsilon: float, rng) -> Choice:
 
 
 class Pooled(Uniform):
-    """Base of samplers that `score` K distinct, untried candidates a prompt (Alg. 1 draws from all
-    of D) and `choose` one. A subclass's `observe` calls this one's, for --candidates auto."""
+    """Base of samplers that `score` K candidates a prompt, distinct in a step, and `choose` one
+    (Alg. 1, lines 4-16). A candidate returns in the next pass over the data, chosen or not: if only
+    rejected ones returned, a pass would end on them (docs/log.md, 2026-11-29). A subclass's
+    `observe` calls this one's, for --candidates auto."""
 
-    revisits = False  # True: a problem may be trained on again at any time; there are no passes
     best_of_all = False  # True: the best P of all candidates are chosen, without ε
 
     def __init__(self, context: Context):
@@ -235,10 +244,18 @@ class Pooled(Uniform):
         self.K = self.fitting_K() if self.is_auto else config.candidates
 
     def candidates(self, P: int) -> np.ndarray:
-        """Draw the candidates of P pools, int64 (P · K,)."""
+        """Draw the candidates of P pools, int64 (P · K,). --candidates auto lowers K to the
+        problems that fit --max_prompt_tokens."""
         if self.is_auto and not self.epsilon:
             raise InputError("--candidates auto learns from groups that explore, so not without ε")
-        return self.draw(P * self.K)
+        try:
+            return self.draw(P * self.K)
+        except InputError:
+            fitting_K = self.fitting_K()  # the failed draw has found all prompts that are too long
+            if not self.is_auto or fitting_K == self.K:
+                raise
+            self.K = fitting_K
+            return self.draw(P * self.K)
 
     def propose(self, P):
         pool_P_K = self.candidates(P).reshape(P, self.K)
@@ -259,13 +276,13 @@ class Pooled(Uniform):
             self.K = self.fitting_K()
 
     def fitting_K(self) -> int:
-        """Compute K = ⌈2/s⌉ for a share s of live groups, at most MOST_CANDIDATES and half of all
-        problems: then a pool has 2 live ones on average. s = (live + 1) / (explored + 4), so at
-        first s is 1/4 and K 8, the paper's."""
+        """Compute K = ⌈2/s⌉ for a share s of live groups, at most MOST_CANDIDATES and what the
+        problems that fit allow: then a pool has 2 live ones on average. s = (live + 1) /
+        (explored + 4), so at first s is 1/4 and K 8, the paper's."""
         s = (self.live + 1) / (self.explored + 4)
         usable = np.count_nonzero(self.status != self.OVERLONG)
-        half = max(1, usable // (2 * self.P))
-        return min(math.ceil(2 / s), MOST_CANDIDATES, half)
+        most = max(1, usable // self.P)
+        return min(math.ceil(2 / s), MOST_CANDIDATES, most)
 
     def metrics(self):
         """Return `candidates`, K, too."""
@@ -294,8 +311,6 @@ class Pooled(Uniform):
                 explored=bool(explored),
             )
             groups.append(group)
-            if not self.revisits:
-                self.take(group.problem)
         return groups
 
 
@@ -358,13 +373,30 @@ def find_sampler(spec: str) -> type[Sampler]:
     return cls
 
 
-def step_metrics(groups: list[Group], trained: list[Group]) -> Metrics:
+def check_enough(context: Context) -> None:
+    """Raise InputError if fewer problems fit --max_prompt_tokens than a step draws: P, or with a
+    pool of fixed K P · K. Encodes no more prompts than it must."""
+    config = context.config
+    needed = config.prompts_per_step
+    if issubclass(find_sampler(config.sampler), Pooled) and config.candidates != "auto":
+        needed *= config.candidates
+    fitting = 0
+    for index in range(len(context.problems)):
+        fitting += context.fits(index)
+        if fitting == needed:
+            return
+    raise context.too_few(needed, fitting)
+
+
+def step_metrics(groups: list[Group], trained: list[Group], tried: Container[int]) -> Metrics:
     """Compute the statistics of a step's groups, the share of live ones among those that are
-    trained on, and the teacher's errors."""
+    trained on, the share of problems that an earlier step has tried, and the teacher's errors.
+    tried: those problems."""
     return {
         **reward_metrics(groups),
         "trained_live": _mean([group.live for group in trained]),
-        **teacher_metrics(groups),
+        "tried_before": _mean([group.problem in tried for group in groups]),
+        **teacher_metrics(groups, tried),
     }
 
 
@@ -385,12 +417,13 @@ def reward_metrics(groups: list[Group]) -> Metrics:
     }
 
 
-def teacher_metrics(groups: list[Group]) -> Metrics:
-    """(Section 5.4) Compute the mean |f - y|, f from before the outcome: over all groups with a
-    prediction (unseen problems while `passes` is 1, if none is revisited), over those that
-    explored, which have no selection bias, and over dead ones. They mean nothing where the target
-    is not y. teacher_mu and _sigma are over all candidates."""
-    predicted = [group for group in groups if not math.isnan(group.utility)]
+def teacher_metrics(groups: list[Group], tried: Container[int]) -> Metrics:
+    """(Section 5.4) Compute the mean |f - y| on unseen problems, those that no earlier step has
+    tried, f from before the outcome: over all with a prediction, over those that explored, which
+    have no selection bias, and over dead ones. They mean nothing where the target is not y.
+    teacher_mu and _sigma are over all candidates."""
+    unseen = [group for group in groups if group.problem not in tried]
+    predicted = [group for group in unseen if not math.isnan(group.utility)]
     explored = [group for group in predicted if group.explored]
     dead = [group for group in predicted if not group.live]
     floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in predicted]

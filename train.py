@@ -38,9 +38,9 @@ from plumbing.models import checksum, recompute_activations, unsharded
 from plumbing.plugins import check_proposals, check_trained, has_rounds, sampler_settings
 from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
-from plumbing.run.directory import RunDir
+from plumbing.run.directory import RunDir, problems_tried
 from rollout import Generator, Policy, PromptEncoder, check_model
-from sampler import Context, Sampler, file_of, find_sampler, join, step_metrics
+from sampler import Context, Sampler, check_enough, file_of, find_sampler, join, step_metrics
 from teacher import Teacher, TeacherServer, check_teacher
 from verify import Verifier
 
@@ -52,6 +52,7 @@ class Student:
         self.config = config
         self.layout = layout
         self.verifier = verifier
+        self.tried: set[int] = set()  # problems of earlier steps
         name = config.model
         device = layout.device
         dtype = layout.dtype
@@ -242,7 +243,9 @@ def train_step(
         trained = sampler.train_on(groups)
         check_trained(trained, groups)
         update = student.update(trained, step)  # step 4: GRPO
-    row = {"step": step} | step_metrics(join(groups), trained) | metrics.completion_metrics(groups)
+    statistics = step_metrics(join(groups), trained, student.tried)
+    student.tried.update(group.problem for group in groups)
+    row = {"step": step} | statistics | metrics.completion_metrics(groups)
     row |= update | watch | {"seconds": time.perf_counter() - start}
     return row | sampler.metrics() | row  # a sampler's metric cannot replace one of these
 
@@ -304,12 +307,17 @@ class TeacherClient(Sampler):
         return self._metrics  # the sampler's, when the latest proposals were made
 
 
+def context_of(config: Config, problems: Problems) -> Context:
+    """Make the context of a sampler, without a Teacher."""
+    encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
+    limit = config.max_prompt_tokens
+    return Context(problems, config, lambda i: len(encode(problems.question(i))) <= limit)
+
+
 def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
     """Build the sampler, with its Teacher if it uses one."""
     cls = find_sampler(config.sampler)
-    encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
-    limit = config.max_prompt_tokens
-    context = Context(problems, config, lambda i: len(encode(problems.question(i))) <= limit)
+    context = context_of(config, problems)
     if cls.uses_teacher:
         context.teacher = Teacher(config, layout.device, layout.shard, layout.group)
     return cls(context, **sampler_settings(cls, config.sampler_args))
@@ -347,6 +355,7 @@ def train(
     if isinstance(state, TeacherServer):
         learners["teacher"] = state.sampler.teacher.learner
     run.load(start, learners, state)
+    student.tried = problems_tried(run.path, start)
     student.generator.refresh(student.policy)
     console = Console(run, start, problems, val_problems)
     shutdown.stop_at_signals(layout)
@@ -420,6 +429,7 @@ def check(config: Config, run: RunDir, data: list[Problems]) -> int:
     encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
     for problems in data:
         encode.check(problems)
+    check_enough(context_of(config, data[0]))
     return run.open()
 
 

@@ -18,6 +18,7 @@ class Weighted(Uniform):
         drawn = self.first_fitting(order.tolist(), k)
         if len(drawn) < k:
             return super().draw(k)  # raises InputError: too few problems fit
+        self.status[drawn] = self.TAKEN  # for `coverage`
         return np.array(drawn)
 
 

@@ -9,9 +9,8 @@ class Mopps(Pooled):
     """MoPPS (Qu et al., 2025, arXiv 2507.04632; thu-rllab/MoPPS at a883f51): p ~ Beta(α, β) is
     drawn from each candidate's posterior, and of n · K the n with p nearest to 1/2 are chosen.
     `decay` weighs earlier counts at each visit: theirs is 1 on MATH, 0.5 on other data. They take
-    16 candidates a prompt from a shuffled pass; here a problem may return at any time."""
+    16 candidates a prompt, also from a shuffled pass."""
 
-    revisits = True
     best_of_all = True
 
     def __init__(self, context: Context, decay=0.5):
@@ -38,9 +37,3 @@ class Mopps(Pooled):
             beta = self.decay * self.beta[q]
             self.alpha[q] = alpha + prior + right
             self.beta[q] = beta + prior + wrong
-
-    def metrics(self):
-        """Return as `coverage` the share of all problems ever tried; there are no `passes`."""
-        is_tried = (self.alpha > 1) | (self.beta > 1)
-        coverage = float(is_tried.mean())
-        return super().metrics() | {"passes": 0, "coverage": coverage}

@@ -12,7 +12,7 @@ class Speed(Uniform):
     completions chose it.
 
     Theirs screens for the next step beside this one's second round, and keeps surplus groups for
-    later steps; here a step is on-policy, and a surplus returns untrained."""
+    later steps; here a step is on-policy, and all that was screened returns in the next pass."""
 
     def __init__(self, context: Context, screen=4, factor=4):
         super().__init__(context)
@@ -29,14 +29,8 @@ class Speed(Uniform):
         if len(groups) > self.P * self.factor:  # a second round has been
             return []
         rest = self.G - self.screen
-        continued = []
-        for group in groups:
-            if group.live and len(continued) == self.P:
-                continue  # a surplus group, whose problem is not taken
-            self.take(group.problem)
-            if group.live:
-                continued.append(Group(group.problem, rest))
-        return continued
+        live = [group for group in groups if group.live]
+        return [Group(group.problem, rest) for group in live[: self.P]]
 
     def train_on(self, groups):
         """Train on all completions of the problems of the second round, if there was one."""

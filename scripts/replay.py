@@ -29,6 +29,7 @@ from plumbing.distributed.shutdown import begin_process, run_ranks
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.run import checkpoint
+from plumbing.run.directory import problems_tried
 from sampler import Sampler, find_sampler
 from scripts import analysis
 from verify import Verifier
@@ -107,6 +108,7 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
     start = checkpoint.latest_valid_checkpoint(run_dir, before=last)
     problems = Problems(student.config.train_data, student.config.column)
     sampler = restore(run_dir, student, problems, start)
+    student.tried = problems_tried(run_dir, start)
     groups = []  # of the latest step
     same = True
     failure = None

@@ -57,6 +57,7 @@ class RunDir:
         custom code and models on one rank of each machine. They are read once: the run has loaded
         the files, and goes on even if they are changed or removed."""
         facts = asdict(self.config) | {
+            "candidates_return": "in the next pass",  # until 56f0dc2 unchosen ones in the same
             "world_size": self.layout.world,
             "student_ranks": self.layout.n_students,
             "device": self.layout.device.type,
@@ -190,6 +191,12 @@ class RunDir:
             rows[-1] |= metrics
             write_lines(self.metrics, rows)
             write_lines(self.verdicts(step), verdicts)
+
+
+def problems_tried(run: Path, step: int) -> set[int]:
+    """Return the problems that a run has tried up to a step."""
+    rows = read_lines(run / "selections.jsonl", torn=True)
+    return {row["chosen"] for row in rows if row["step"] <= step}
 
 
 def selection(step: int, group: Group) -> dict:

@@ -8,7 +8,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from grpo import noise_floor
-from sampler import Goldilocks, Sampler, Uniform, epsilon_greedy, join, step_metrics
+from sampler import (
+    Goldilocks,
+    Sampler,
+    Uniform,
+    check_enough,
+    epsilon_greedy,
+    join,
+    step_metrics,
+)
 from tests.helpers.checkpoints import through_file
 from tests.helpers.checks import rejected
 from tests.helpers.groups import problems_of, solved
@@ -100,8 +108,7 @@ def test_join_merges_the_groups_of_a_problem_in_their_order():
     too_long=st.sets(st.integers(0, 29), max_size=8),
 )
 def test_draws_are_distinct_unseen_and_fit(n, k, too_long):
-    """The last problem of each draw is not taken, and returns. A pass ends only where too few
-    problems are left."""
+    """A pass ends only where too few problems are left."""
     fitting = set(range(n)) - too_long
     assume(len(fitting) >= k)
     sampler = build(Uniform, Numbers(n), fits=fitting.__contains__)
@@ -112,8 +119,7 @@ def test_draws_are_distinct_unseen_and_fit(n, k, too_long):
             left = set(fitting)
         assert len(set(drawn)) == k
         assert left.issuperset(drawn)
-        sampler.take(drawn[:-1])
-        left -= set(drawn[:-1])
+        left -= set(drawn)
 
 
 def test_a_draw_of_more_problems_than_fit_is_rejected():
@@ -144,16 +150,43 @@ def test_epsilon_greedy_by_hand():
     assert explored.tolist() == [True, False, True]
 
 
-def test_goldilocks_takes_the_best_of_each_pool_and_never_twice():
+def test_goldilocks_takes_the_best_of_each_pool():
     sampler = build(Goldilocks, Numbers(200))  # its teacher predicts i/1000
-    seen = set()
-    for _ in range(5):
-        for group in sampler.propose(4):
-            assert group.problem == max(group.pool)
-            assert group.utility == group.problem / 1000
-            assert not group.explored
-            seen.add(group.problem)
-    assert len(seen) == 20
+    for group in sampler.propose(4):
+        assert group.problem == max(group.pool)
+        assert group.utility == group.problem / 1000
+        assert not group.explored
+
+
+def test_a_candidate_that_is_not_chosen_returns_in_the_next_pass_like_the_others():
+    """Four steps of ten candidates are a pass over 40 problems. If rejected ones returned sooner,
+    the fourth step would choose among them alone."""
+    sampler = build(Goldilocks, Numbers(40), candidates=5)
+    for passes in (1, 2):
+        drawn = []
+        for coverage in (0.25, 0.5, 0.75, 1):
+            for group in sampler.propose(2):
+                drawn += group.pool
+            assert sampler.metrics().items() >= {"passes": passes, "coverage": coverage}.items()
+        assert sorted(drawn) == [*range(40)]
+
+
+DRAWS = {  # sampler, --candidates -> problems that a step of 2 prompts draws at least
+    ("goldilocks", 4): 8,
+    ("goldilocks", "auto"): 2,
+    ("uniform", 4): 2,
+}
+
+
+@pytest.mark.parametrize(("name", "candidates"), DRAWS)
+def test_fewer_problems_than_a_step_draws_are_rejected_with_both_numbers(name, candidates):
+    needed = DRAWS[name, candidates]
+    context = build(Uniform, Numbers(20), sampler=name, candidates=candidates).context
+    context.fits = lambda index: index < needed
+    check_enough(context)
+    context.fits = lambda index: index < needed - 1
+    with rejected(f"a step draws {needed} distinct problems, only {needed - 1} of 20 fit"):
+        check_enough(context)
 
 
 TARGETS = {"population": 0.4, "none": 0.16, "mean": 0.4}  # of p̂ = 1/5; half of 4/5 for the mean
@@ -189,12 +222,13 @@ def test_step_metrics_by_hand():
         solved(2, 10, of=10, pool=[2, 8], utilities=[0.1, 0.1], explored=False),
     ]
     candidates = [0.1, 0.3, 0.5, 0.2, 0.4, 0.4, 0.1, 0.1]
-    assert step_metrics(groups, groups[:3]) == pytest.approx(
+    assert step_metrics(groups, groups[:3], tried=()) == pytest.approx(
         {
             "trained_live": 2 / 3,
             "reward_mean": 17 / 40,
             "reward_std_group": (0.5 + 0 + 0.4 + 0) / 4,
             "reward_std_batch": np.std([1] * 17 + [0] * 23),
+            "tried_before": 0,
             "zero_variance": 2 / 4,
             "zero_variance_easy": 1 / 4,
             "zero_variance_hard": 1 / 4,
@@ -213,8 +247,20 @@ def test_step_metrics_by_hand():
 def test_step_metrics_are_over_the_groups_that_have_predictions():
     """Without any they are None."""
     without = solved(9, 0)
-    metrics = step_metrics([without], [])
+    metrics = step_metrics([without], [], tried=())
     assert {metrics[name] for name in metrics if name.startswith("teacher_")} == {None}
     scored = solved(7, 8, pool=[7, 9], utilities=[0.3, 0.1])
-    metrics = step_metrics([scored, without], [])
+    metrics = step_metrics([scored, without], [], tried=())
     assert (metrics["teacher_mae"], metrics["teacher_mu"]) == pytest.approx((0.2, 0.2))
+
+
+def test_the_teachers_errors_are_on_problems_that_no_earlier_step_tried():
+    """In any pass. y is 0.5 for both; the mean over candidates is over all."""
+    groups = [
+        solved(problem, 8, pool=[problem], utilities=[f]) for problem, f in ((3, 0.4), (4, 0))
+    ]
+    metrics = step_metrics(groups, groups, tried={4, 5})
+    assert (metrics["tried_before"], metrics["teacher_mu"]) == (0.5, 0.2)
+    assert metrics["teacher_mae"] == metrics["teacher_mae_explore"] == pytest.approx(0.1)
+    metrics = step_metrics(groups, groups, tried={3, 4})
+    assert metrics["teacher_mae"] is metrics["teacher_noise_floor"] is None

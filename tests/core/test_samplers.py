@@ -143,8 +143,8 @@ def test_target_takes_the_nearest_to_two_fifths():
 def test_candidates_auto_by_hand():
     """K = 2 / s. At first s = 1/4; then 1/8, from 4 that explored, none live; then 5 / 11.92, as
     0.98 · 4 + 4 + 4 explored, with the prior. Groups that the teacher chose do not count. Two
-    pools have half of 66 problems at most."""
-    sampler = make("goldilocks", 66, candidates="auto", epsilon=0.5)
+    pools have 33 problems at most."""
+    sampler = make("goldilocks", 33, candidates="auto", epsilon=0.5)
     sizes = []
     for explored, right in ((4, 0), (4, 8), (100, 0), (0, 0)):
         sizes.append(len(sampler.propose(2)[0].pool))
@@ -152,7 +152,15 @@ def test_candidates_auto_by_hand():
         sampler.observe([*(solved(i, right) for i in range(explored)), chosen])
     assert sizes == [8, 16, 5, 16]
     assert sampler.metrics()["candidates"] == 16
-    assert make("goldilocks", 20, candidates="auto", epsilon=0.5).K == 5
+
+
+def test_candidates_auto_fits_k_to_the_prompts_that_fit():
+    """25 of 500, found in the first draw; five prompts can have 5 each."""
+    sampler = make("goldilocks", 500, candidates="auto", epsilon=0.5, prompts_per_step=5)
+    sampler.context.fits = lambda index: index % 20 == 0
+    groups = sampler.propose(5)
+    assert [len(group.pool) for group in groups] == [5] * 5
+    assert sampler.metrics().items() >= {"candidates": 5, "passes": 1, "overlong": 475}.items()
 
 
 @every_sampler
@@ -320,13 +328,12 @@ def test_speed_needs_larger_groups_than_it_screens():
 
 
 def test_speed_continues_the_first_live_problems_and_trains_on_them_whole():
-    """Every fourth problem is dead. Live ones beyond the second return to the pass."""
+    """Every fourth problem is dead."""
     sampler = make("speed", 32)
     rounds = take_step(sampler, lambda problem, size: 0 if problem % 4 == 0 else size // 2)
-    one, two, *others = [group.problem for group in rounds[0] if group.live]
+    one, two, *_ = [group.problem for group in rounds[0] if group.live]
     trained = train_on(sampler, rounds)
     assert [(g.problem, g.size, g.successes) for g in trained] == [(one, 16, 8), (two, 16, 8)]
-    assert (sampler.status[others] == sampler.UNSEEN).all()
 
 
 def test_reinforce_ada_continues_problems_without_two_right_and_two_wrong():

@@ -108,6 +108,7 @@ def mocks() -> Mock:
     m.student.config = parse("--prompts_per_step", 2, "--group_size", 2)
     m.student.rollout.side_effect = draw
     m.student.update.return_value = {"loss": 0.5}
+    m.student.tried = {9, 4}
     return m
 
 
@@ -136,19 +137,22 @@ def test_a_step_follows_figure_1(mocks):
 
 
 def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(mocks):
-    """7 has one right answer of one; 5 has one of five, from the second round; 9 has none."""
+    """7 has one right answer of one; 5 has one of five, from the second round; 9, which an earlier
+    step has tried, has none."""
     metrics = take_step(mocks)
     expected = {
         "groups": 3,
         "completions": 8,
         "reward_mean": 2 / 8,
         "trained_live": 1 / 2,
+        "tried_before": 1 / 3,
         "own": 3,
         "loss": 0.5,
         "step": 4,
     }
     assert {name: metrics[name] for name in expected} == expected
     assert metrics["seconds"] > 0
+    assert mocks.student.tried == {4, 5, 7, 9}
 
 
 def test_completion_metrics_by_hand():

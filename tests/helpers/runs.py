@@ -25,6 +25,7 @@ STEP = {
     "seconds": 3600.0,
     "zero_variance": 0.5,
     "trained_live": 0.5,
+    "tried_before": 0.0,
     "grad_norm": 0.1,
 }
 

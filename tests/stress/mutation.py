@@ -105,8 +105,10 @@ two groups of a problem are one | grpo.py | grpo::two_groups_of_one_problem
     @dataclass(eq=False) => @dataclass
 target p(1-p), not its root | grpo.py | sampler::goldilocks_teaches_the_factor
     else variance**0.5 => else variance
-drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_never_twice
-    self.status[index_P] = self.TAKEN => pass
+drawn again | sampler.py | sampler::draws_are_distinct_unseen_and_fit
+    self.status[drawn] = self.TAKEN => pass
+rejected candidates return | sampler.py | sampler::a_candidate_that_is_not_chosen_returns
+    groups.append(group) => groups.append(group); self.status[list({*pool} - {pool[chosen]})] = 0
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
     rng.random(P) < epsilon => rng.random(P) >= epsilon
 no sampler explores | sampler.py | samplers::which_samplers_with_predictions
@@ -172,7 +174,7 @@ a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums[name] += => sums[name] =
 a problem of two groups counts twice | train.py | train::the_metrics_of_a_step
-    step_metrics(join(groups), trained) => step_metrics(groups, trained)
+    step_metrics(join(groups), => step_metrics(groups,
 the latest group of a problem alone | sampler.py | sampler::join_merges
     whole.completions += group.completions => whole.completions = group.completions
 any groups are trained on | train.py | train::a_completion_cannot_be_trained_on_twice
