@@ -63,18 +63,13 @@ class UtilityModel(nn.Module):
         (B, D), the utility (B,), float32 in [0, 0.5]."""
         if pooled_B_D is None:
             pooled_B_D = self.embed(ids_B_T, mask_B_T)
-        dtype = self.head.weight.dtype
-        input_B_D = pooled_B_D.to(dtype)
-        logit_B_1 = self.head(input_B_D)
-        logit_B = logit_B_1[:, 0].float()
-        return 0.5 * torch.sigmoid(logit_B)
+        logit_B_1 = self.head(pooled_B_D.to(self.head.weight.dtype))
+        return 0.5 * torch.sigmoid(logit_B_1[:, 0].float())
 
     def embed(self, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
         """Compute MeanPool(Embed(q)) in float32: (B, D)."""
         out = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False)
-        hidden_B_T_D = out.last_hidden_state.float()
-        last_token = self.mode == "last_token"
-        return pool(hidden_B_T_D, mask_B_T, last_token)
+        return pool(out.last_hidden_state.float(), mask_B_T, last_token=self.mode == "last_token")
 
 
 def is_causal(backbone: nn.Module) -> bool:
@@ -90,12 +85,8 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
         last_B = mask_B_T.sum(dim=1) - 1
         row_B = torch.arange(len(last_B), device=last_B.device)
         return hidden_B_T_D[row_B, last_B]
-    dtype = hidden_B_T_D.dtype
-    mask_B_T_1 = mask_B_T[:, :, None].to(dtype)
-    tokens_B_1 = mask_B_T_1.sum(dim=1)
-    masked_B_T_D = hidden_B_T_D * mask_B_T_1
-    sum_B_D = masked_B_T_D.sum(dim=1)
-    return sum_B_D / tokens_B_1
+    mask_B_T_1 = mask_B_T[:, :, None].to(hidden_B_T_D.dtype)
+    return (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1)
 
 
 class Teacher:
@@ -127,14 +118,12 @@ class Teacher:
 
     def _build_model(self) -> UtilityModel:
         """Load f_φ. LoRA's A comes from the run's seed."""
-        mode = self.config.teacher_mode
         name = self.config.teacher_model
         backbone = load(AutoModel, name, torch.float32, "sdpa", self.device)
         torch.manual_seed(self.config.seed)
         if self.frozen:
             backbone.requires_grad_(False)
-        model = UtilityModel(backbone, mode)
-        return model.to(self.device).eval()
+        return UtilityModel(backbone, self.config.teacher_mode).to(self.device).eval()
 
     def _build_learner(self, shard: Callable) -> Learner:
         """Shard f_φ over the teacher ranks; build its optimizer."""
@@ -146,8 +135,7 @@ class Teacher:
         if not self.frozen:
             # The head in bf16 would make candidates' scores tie.
             shard(self.model, float32=[self.model.head], units=4)
-        parameters = self.model.parameters()
-        trainable = [p for p in parameters if p.requires_grad]
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             trainable, lr=self.config.teacher_learning_rate, weight_decay=0.0, fused=True
         )
@@ -160,9 +148,7 @@ class Teacher:
         forwards do not: `predict` may make one call more on some ranks.)"""
         own = rows[self.rank :: self.ranks]
         idle = len(own) == 0
-        if idle:
-            own = rows[:1]
-        return own, idle
+        return (rows[:1] if idle else own), idle
 
     @torch.no_grad()
     def predict(self, questions: list[str]) -> np.ndarray:
@@ -170,14 +156,12 @@ class Teacher:
         with self.watch("teacher_predict_s"):
             utilities = torch.zeros(len(questions), dtype=torch.float64)
             ids_B = [self._encode(question) for question in questions]
+            # Questions of similar length in a batch: little padding, equal work of the ranks.
             lengths = torch.tensor([len(ids) for ids in ids_B])
-            by_length = lengths.argsort(stable=True)  # little padding, equal work of the ranks
-            own, idle = self._own(by_length)
+            own, idle = self._own(lengths.argsort(stable=True))
             size = 8 * self.config.teacher_batch_size  # more than in training: no activations kept
             for part in own.split(size):
-                ids_b = [ids_B[i] for i in part]
-                inputs = self._inputs(ids_b)
-                f_b = self.model(**inputs)
+                f_b = self._f([ids_B[i] for i in part])
                 if not idle:
                     utilities[part] = f_b.double().cpu()
             if self.process_group:  # each entry is nonzero on one rank only, so the sum is exact
@@ -185,50 +169,53 @@ class Teacher:
         return utilities.numpy()
 
     def update(self, question: str, y: float) -> None:
-        """(Alg. 2, lines 5-17) Push (q, y_q); train after every `teacher_update_every` samples."""
-        ids = self._encode(question)
-        self.replay.append((ids, float(y)))
+        """(Alg. 2) Push (q, y_q) and, after every `teacher_update_every` samples, train on the
+        buffer. Lines 3-4, y_q = √(p̂(1-p̂)), are in `Goldilocks.observe`. A collective of the
+        teacher ranks, each of which holds the whole buffer. Raises NonFiniteError, instead of a bad
+        update, if a gradient norm is not finite."""
+        c = self.config
+        self.replay.append((self._encode(question), float(y)))  # line 5; lines 6-8: its maxlen
         self.pushed += 1
-        if self.pushed % self.config.teacher_update_every == 0:
-            with self.watch("teacher_learn_s"):
-                self._refine()
+        if self.pushed % c.teacher_update_every:  # line 10: not yet
+            return
+        with self.watch("teacher_learn_s"):
+            # Line 11. The order follows from the seed, so that all ranks have the same batches.
+            seed = c.seed * 1_000_003 + self.pushed
+            order = torch.randperm(len(self.replay), generator=torch.Generator().manual_seed(seed))
+            batches = order.split(c.teacher_batch_size * self.ranks)
+            # Dropout is LoRA's alone, and each rank has its own: nothing else draws from this.
+            torch.manual_seed(seed + self.rank)
+            self.model.train(c.teacher_mode == "lora")
+            for _ in range(c.teacher_epochs):  # line 12
+                losses = []
+                for batch in batches:  # line 13
+                    loss = self._loss(batch)  # line 14
+                    self._step(loss)  # line 15
+                    losses.append(loss.detach())
+            self.model.eval()
+            self.last_loss = self._sum(losses) / len(batches)
 
-    def _refine(self) -> None:
-        """(Alg. 2, lines 11-17) Shuffle the buffer into batches once; train E epochs on the MSE.
-        Raises NonFiniteError, instead of a bad update, if a gradient norm is not finite."""
-        seed = self.config.seed * 1_000_003 + self.pushed
-        generator = torch.Generator()
-        generator.manual_seed(seed)
-        order = torch.randperm(len(self.replay), generator=generator)
-        size = self.config.teacher_batch_size * self.ranks
-        batches = order.split(size)
-        losses = self._train(batches, seed)
-        sum_of_losses = losses.sum().double().cpu()
-        if self.is_sharded:
-            dist.all_reduce(sum_of_losses, group=self.process_group)
-        self.last_loss = sum_of_losses.item() / len(batches)
+    def _loss(self, batch: torch.Tensor) -> torch.Tensor:
+        """(Alg. 2, line 14) Compute 1/|B| Σ (f_φ(q) - y)² over this rank's rows of a batch B, which
+        holds positions in the buffer. The sum over the ranks is the loss of the batch."""
+        if self.frozen:
+            own, idle = batch, False
+        else:
+            own, idle = self._own(batch)
+        samples = [self.replay[i] for i in own]
+        f_b = self._f([ids for ids, _ in samples])
+        y_b = torch.tensor([y for _, y in samples], device=self.device)
+        loss = ((f_b - y_b) ** 2).sum() / len(batch)
+        return loss * 0 if idle else loss
 
-    def _train(self, batches: Sequence[torch.Tensor], seed: int) -> torch.Tensor:
-        """Train E epochs on batches of positions in the buffer. Returns this rank's parts of the
-        losses of the last epoch."""
-        E = self.config.teacher_epochs
-        has_dropout = self.config.teacher_mode == "lora"
-        torch.manual_seed(seed + self.rank)  # of dropout; nothing else draws from torch's generator
-        self.model.train(has_dropout)
-        for _ in range(E):
-            losses = [self._step(batch) for batch in batches]
-        self.model.eval()
-        return torch.stack(losses)
-
-    def _step(self, batch: torch.Tensor) -> torch.Tensor:
-        """Take an AdamW step. Returns this rank's part of the loss."""
-        loss = self._loss(batch)
-        # FSDP averages gradients over the ranks; the loss is a sum over them.
-        scaled = loss * self.ranks if self.is_sharded else loss
-        scaled.backward()
+    def _step(self, loss: torch.Tensor) -> None:
+        """(Alg. 2, line 15) Take an AdamW step on the sum of the ranks' losses."""
+        # FSDP averages gradients over the ranks, where a sum is wanted. A frozen teacher is not
+        # sharded: each rank has computed the whole loss, and takes the same step alone.
+        scale = self.ranks if self.is_sharded else 1
+        (loss * scale).backward()
         gradients = [p.grad for p in self.model.parameters() if p.requires_grad]
-        total_norm = nn.utils.get_total_norm(gradients)
-        norm = unsharded(total_norm).item()
+        norm = unsharded(nn.utils.get_total_norm(gradients)).item()
         self.updates += 1
         if not math.isfinite(norm):
             raise NonFiniteError(
@@ -237,54 +224,33 @@ class Teacher:
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return loss.detach()
 
-    def _loss(self, batch: torch.Tensor) -> torch.Tensor:
-        """Compute this rank's part of 1/|B| Σ (f_φ(q) - y)²."""
-        own = batch
-        idle = False
-        if not self.frozen:
-            own, idle = self._own(batch)
-        samples = [self.replay[i] for i in own]
-        ids_b = [ids for ids, _ in samples]
-        targets_b = [y for _, y in samples]
-        inputs = self._inputs(ids_b)
-        f_b = self.model(**inputs)
-        y_b = torch.tensor(targets_b, device=self.device)
-        error_b = f_b - y_b
-        squared_error_b = error_b**2
-        loss = squared_error_b.sum() / len(batch)
-        if idle:
-            loss = loss * 0
-        return loss
+    def _sum(self, losses: list[torch.Tensor]) -> float:
+        """Sum losses of which each rank holds a part, or, if it is frozen, all."""
+        total = torch.stack(losses).sum().double().cpu()
+        if self.is_sharded:
+            dist.all_reduce(total, group=self.process_group)
+        return total.item()
 
-    def _inputs(self, ids_b: list[Ids]) -> dict[str, torch.Tensor]:
-        """Return UtilityModel's arguments for the token ids of questions."""
+    def _f(self, ids_b: Sequence[Ids]) -> torch.Tensor:
+        """Compute f_φ of tokenized questions: float32 (b,)."""
         if self.frozen:
-            embeddings = [self._embed(ids) for ids in ids_b]
-            pooled_B_D = torch.stack(embeddings)
-            return {"pooled_B_D": pooled_B_D.to(self.device)}
-        pad_id = self.tokenizer.pad_token_id
-        ids_B_T, mask_B_T = pad(ids_b, pad_id, self.device)
-        return {"ids_B_T": ids_B_T, "mask_B_T": mask_B_T}
+            pooled_B_D = torch.stack([self._embed(ids) for ids in ids_b])
+            return self.model(pooled_B_D=pooled_B_D.to(self.device))
+        ids_B_T, mask_B_T = pad(ids_b, self.tokenizer.pad_token_id, self.device)
+        return self.model(ids_B_T=ids_B_T, mask_B_T=mask_B_T)
 
     @torch.no_grad()
     def _embed_one(self, ids: Ids) -> torch.Tensor:
         """Embed a question with the frozen backbone, without padding: each rank trains its own
         head, and padding to the length of other questions would round otherwise on each rank."""
-        pad_id = self.tokenizer.pad_token_id
-        ids_1_T, mask_1_T = pad([ids], pad_id, self.device)
-        pooled_1_D = self.model.embed(ids_1_T, mask_1_T)
-        pooled_D = pooled_1_D[0]
-        return pooled_D.cpu()
+        ids_1_T, mask_1_T = pad([ids], self.tokenizer.pad_token_id, self.device)
+        return self.model.embed(ids_1_T, mask_1_T)[0].cpu()
 
     def _encode(self, question: str) -> Ids:
         """Tokenize the raw question, cut at max_prompt_tokens of its own tokens."""
-        ids = self.tokenizer(question).input_ids
-        if not ids:
-            ids = [self.tokenizer.pad_token_id]
-        limit = self.config.max_prompt_tokens
-        return tuple(ids[:limit])
+        ids = self.tokenizer(question).input_ids or [self.tokenizer.pad_token_id]
+        return tuple(ids[: self.config.max_prompt_tokens])
 
     def metrics(self) -> dict[str, float]:
         """Return the last epoch's mean loss of a batch, updates so far, seconds since last call."""
@@ -304,33 +270,27 @@ class Teacher:
         A collective; the first teacher rank writes."""
         weights = {}
         for name, tensor in self.model.state_dict().items():
-            whole = unsharded(tensor).cpu()
-            weights[name] = whole.contiguous()
+            weights[name] = unsharded(tensor).cpu().contiguous()
         if self.rank:
             return
         merge_lora(weights, self.model)
         head = {name: weights.pop(name) for name in ("head.weight", "head.bias")}
         backbone = {name.removeprefix("backbone."): weight for name, weight in weights.items()}
-        architecture = type(self.model.backbone)
         config = self.model.backbone.config
-        config.architectures = [architecture.__name__]
-        backbone_folder = folder / "backbone"
-        write(backbone_folder, config)
+        config.architectures = [type(self.model.backbone).__name__]
+        write(folder / "backbone", config)
         # Not the model's save_pretrained, which writes on global rank 0 only: that is a student.
-        file = backbone_folder / "model.safetensors"
-        save_file(backbone, file, metadata={"format": "pt"})
+        save_file(backbone, folder / "backbone/model.safetensors", metadata={"format": "pt"})
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
 
 
 def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
     """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
     backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa", unused=("pooler.",))
-    ids = tokenizer("1 + 1").input_ids
-    ids_B_T = torch.tensor([ids])
-    mask_B_T = torch.ones_like(ids_B_T)
+    ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
         model = UtilityModel(backbone, mode)
-        f_B = model(ids_B_T, mask_B_T)
+        f_B = model(ids_B_T, torch.ones_like(ids_B_T))
         if not f_B.isfinite():
             raise ValueError("its embeddings are not finite")
 
@@ -339,15 +299,18 @@ def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
 
 
 class TeacherServer:
-    """The sampler beside the teacher, one proposal ahead of the students ("Teacher Process
-    (Server)", App. K.3): when it gets the groups of step t it chooses those of step t+1, or with
-    DAPO's resampling of the next round.
+    """The sampler beside the teacher ("Teacher Process (Server)", App. K.3). It is one proposal
+    ahead of the students: when it receives the groups of step t it chooses the problems of step
+    t+1, or of the next round of a step with DAPO's resampling.
 
-    lag 1, our reading of App. K.3: it proposes with what it has learned up to step t-1, then learns
-    from step t. lag 0: it learns from step t, then proposes, as in Alg. 1 and 2, except that all
-    problems of a step are chosen at once. Teacher ranks do both while the students train, who wait
-    for late proposals. Without teacher ranks `answer` does both, in the same order, before the
-    students train, and `latest` returns the proposals. Other samplers have no lag."""
+    lag: how many steps its choice is behind. With 1, our reading of App. K.3, it chooses with what
+    it has learned up to step t-1, sends, and then learns from step t. With 0 it learns from step t
+    before it chooses, as in Alg. 1 and 2, except that all problems of a step are chosen at once.
+
+    Teacher ranks (`run`) choose and learn while the students train; the students wait if the
+    proposals are late. Without teacher ranks the student's process calls `answer`, which does the
+    same in the same order, and `latest`. A sampler without a teacher needs no server: it observes
+    a step before it proposes the next."""
 
     def __init__(self, sampler, lag: int):
         self.sampler = sampler

@@ -68,31 +68,31 @@ a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_token
 packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
     position_ids=batch.position_1_T, =>
 pooling counts padding | teacher.py | teacher::pooling_leaves_padding_out
-    sum_B_D / tokens_B_1 => hidden_B_T_D.mean(dim=1)
+    (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1) => hidden_B_T_D.mean(dim=1)
 shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an_update
-    for batch in batches] => for batch in map(batches.__getitem__, torch.randperm(len(batches)))]
+    for batch in batches: => for batch in map(batches.__getitem__, torch.randperm(len(batches))):
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
-    self.pushed % self.config.teacher_update_every == 0 => True
+    if self.pushed % c.teacher_update_every: => if False:
 a question without text | teacher.py | teacher::prediction_starts_at_one_quarter_also
-    if not ids: => if False:
+    or [self.tokenizer.pad_token_id] =>
 an idle rank predicts too | teacher.py | invariance::same_teacher_predictions_on_any_ranks
     if not idle: => if True:
 one order for ever | teacher.py | teacher::each_update_and_seed_shuffles
-    generator.manual_seed(seed) => generator.manual_seed(0)
+    torch.Generator().manual_seed(seed) => torch.Generator().manual_seed(0)
 one order for all seeds | teacher.py | teacher::each_update_and_seed_shuffles
-    self.config.seed * 1_000_003 + self.pushed => self.pushed
+    c.seed * 1_000_003 + self.pushed => self.pushed
 no dropout in LoRA | teacher.py | teacher::dropout_is_active_while_lora_learns
-    self.model.train(has_dropout) => self.model.train(False)
+    self.model.train(c.teacher_mode == "lora") => self.model.train(False)
 one dropout for all ranks | teacher.py | teacher::each_teacher_rank_has_its_own_dropout
     torch.manual_seed(seed + self.rank) => torch.manual_seed(seed)
 LoRA's A without the seed | teacher.py | teacher::lora_begins_from_the_seed
     torch.manual_seed(self.config.seed) => pass
 the sum of the batches' losses | teacher.py | teacher::the_loss_is_the_mean_of_the_batches
-    sum_of_losses.item() / len(batches) => sum_of_losses.item()
+    self._sum(losses) / len(batches) => self._sum(losses)
 a frozen teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    own = batch => own, _ = self._own(batch)
+    own, idle = batch, False => own, idle = self._own(batch)
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    squared_error_b.sum() / len(batch) => squared_error_b.sum() / len(own)
+    ((f_b - y_b) ** 2).sum() / len(batch) => ((f_b - y_b) ** 2).sum() / len(own)
 updates go on | teacher.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
     if not math.isfinite(norm): => if False:
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
