@@ -36,7 +36,7 @@ class Completion:
     logps: list[float]  # log-probs of the tokens when the generator drew them, [] if greedy
     finished: bool  # ended by a stop token, not cut at the token limit
     status: str = ""  # the verdict's, or bad_gold: the reference answer cannot be verified
-    reward: float = 0.0  # r_ver
+    reward: float = 0.0  # r_ver, 0 or 1; a custom reward may be between (App. B)
     advantage: float = 0.0  # Â_i
     weight: float = 0.0  # of each of its tokens in the loss
 
@@ -71,24 +71,45 @@ class Group:
         return self.utilities[self.pool.index(self.problem)]
 
     @property
+    def rewards(self) -> list[float]:
+        """The reward of each completion, in [0, 1]."""
+        return [completion.reward for completion in self.completions]
+
+    @property
     def successes(self) -> int:
-        """How many completions are right."""
-        return round(sum(completion.reward for completion in self.completions))
+        """How many completions are right: those with a reward of 1."""
+        return self.rewards.count(1)
 
     @property
     def p_hat(self) -> float:
-        """The pass rate p̂."""
-        return self.successes / len(self.completions)
+        """The pass rate p̂: the mean reward."""
+        return sum(self.rewards) / len(self.completions)
 
     @property
     def y(self) -> float:
-        """√(p̂(1-p̂)), the std of the rewards."""
-        return group_factor(self.p_hat)
+        """The population std of the rewards: √(p̂(1-p̂)) if all are 0 or 1 (Alg. 2, line 4).
+
+        For any rewards in [0, 1] the variance is p̂(1-p̂) less the mean of r(1-r), which is exactly
+        0 for 0s and 1s. So √(p̂(1-p̂)) is an upper bound."""
+        if not self.live:
+            return 0.0
+        within = sum(r * (1 - r) for r in self.rewards) / len(self.completions)
+        variance = self.p_hat * (1 - self.p_hat) - within
+        return max(variance, 0.0) ** 0.5
 
     @property
     def live(self) -> bool:
-        """Whether there are right and wrong completions. A dead group has zero variance."""
-        return 0 < self.successes < len(self.completions)
+        """Whether the rewards differ. A dead group has zero variance."""
+        return len({*self.rewards}) > 1
+
+    @property
+    def binary_p_hat(self) -> float:
+        """The pass rate at which rewards of 0 and 1 have this std, for formulas in p̂: p̂ itself if
+        the rewards are 0s and 1s, else the solution of √(p(1-p)) = y on p̂'s side of 1/2."""
+        if {*self.rewards} <= {0, 1}:
+            return self.p_hat
+        distance = max(1 / 4 - self.y**2, 0.0) ** 0.5
+        return 1 / 2 + math.copysign(distance, self.p_hat - 1 / 2)
 
 
 # Section 2, for samplers, metrics and tests. In training Eq. 2's factor results from `weigh`.

@@ -38,7 +38,7 @@ GIVEN = ("context", "problems", "teacher")  # attributes that a checkpoint leave
 
 
 def utility_target(p_hat, std: str = "population"):
-    """Compute y = √(p̂(1-p̂)), the std of a group's rewards (Alg. 2, line 4), or the factor of Eq. 2
+    """Compute y = √(p̂(1-p̂)), the std of rewards of 0 and 1 (Alg. 2, line 4), or the factor of Eq. 2
     with another --advantage_std, halved for `mean`. In [0, 0.5]."""
     factor = grpo.group_factor(p_hat, std)
     return factor / 2 if std == "mean" else factor
@@ -327,7 +327,8 @@ class Goldilocks(Pooled):
     uses_teacher = True
 
     def target(self, p_hat):
-        """Return the teacher's regression target, in [0, 0.5]."""
+        """Return the teacher's regression target for a group with this pass rate, in [0, 0.5]: with
+        the default --advantage_std y. `observe` calls it with `Group.binary_p_hat`."""
         return utility_target(p_hat, self.context.config.advantage_std)
 
     def score(self, pool_P_K):
@@ -339,7 +340,8 @@ class Goldilocks(Pooled):
         super().observe(groups)
         for group in groups:
             question = self.problems.question(group.problem)
-            y = plugins.check_utilities("target", self.target(group.p_hat), ())  # Alg. 2, lines 3-4
+            target = self.target(group.binary_p_hat)  # of p̂ (Alg. 2, lines 3-4)
+            y = plugins.check_utilities("target", target, ())
             self.teacher.update(question, y.item())
 
     def metrics(self):
@@ -401,19 +403,21 @@ def step_metrics(groups: list[Group], trained: list[Group], tried: Container[int
 
 
 def reward_metrics(groups: list[Group]) -> Metrics:
-    """(Section 5.3) Compute the rewards' mean and std, and the share of dead groups."""
-    completions = sum(len(group.completions) for group in groups)
-    successes = sum(group.successes for group in groups)
-    reward_mean = successes / completions
+    """(Section 5.3) Compute the rewards' mean and std, and the share of dead groups: easy ones have
+    a reward above 1/2, which of 0 and 1 is 1."""
+    completions = [completion for group in groups for completion in group.completions]
+    batch = Group(0, len(completions), completions=completions)  # all rewards of the step
+    dead = [group for group in groups if not group.live]
+    easy = [group for group in dead if group.p_hat > 1 / 2]
     return {
-        "reward_mean": reward_mean,
+        "reward_mean": batch.p_hat,
         "reward_std_group": _mean([group.y for group in groups]),  # mean of the groups' std
-        "reward_std_batch": utility_target(reward_mean),  # std of all rewards
-        "zero_variance": _mean([not group.live for group in groups]),
-        "zero_variance_easy": _mean([group.p_hat == 1 for group in groups]),
-        "zero_variance_hard": _mean([group.p_hat == 0 for group in groups]),
+        "reward_std_batch": batch.y,  # std of all rewards
+        "zero_variance": len(dead) / len(groups),
+        "zero_variance_easy": len(easy) / len(groups),
+        "zero_variance_hard": (len(dead) - len(easy)) / len(groups),
         "groups": len(groups),
-        "completions": completions,
+        "completions": len(completions),
     }
 
 
@@ -426,7 +430,7 @@ def teacher_metrics(groups: list[Group], tried: Container[int]) -> Metrics:
     predicted = [group for group in unseen if not math.isnan(group.utility)]
     explored = [group for group in predicted if group.explored]
     dead = [group for group in predicted if not group.live]
-    floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in predicted]
+    floors = [grpo.noise_floor(group.binary_p_hat, len(group.completions)) for group in predicted]
     utilities = np.concatenate([group.utilities for group in groups])
     known = utilities[~np.isnan(utilities)]
     return {

@@ -253,8 +253,9 @@ def train_step(
 def evaluate(
     step: int, student: Student, problems: Problems, run: RunDir, report: Callable[[str], None]
 ) -> None:
-    """Compute and log greedy pass@1 on every validation problem (Table 5a). A problem whose prompt
-    is too long is wrong. All student ranks call it. Logs nothing if one of them is to stop."""
+    """Compute and log greedy pass@1 on every validation problem (Table 5a): the share of rewards of
+    1. A problem whose prompt is too long is wrong. All student ranks call it. Logs nothing if one
+    of them is to stop."""
     start = time.perf_counter()
     prompts = [student.encode(problems.question(i)) for i in range(len(problems))]
     groups = [Group(problem, 1, prompt_ids=prompt) for problem, prompt in enumerate(prompts)]
@@ -267,7 +268,7 @@ def evaluate(
         done += len(part)
     report("")
     rows = [metrics.graded_row(group, student.tokenizer.decode) for group in groups]
-    accuracy = sum(row["reward"] for row in rows) / len(rows)
+    accuracy = sum(row["reward"] == 1 for row in rows) / len(rows)
     seconds = time.perf_counter() - start
     run.log_evaluation(step, rows, {"val_accuracy": accuracy, "eval_s": seconds})
 

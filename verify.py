@@ -6,7 +6,7 @@ The comparison, `grading.equality.compare`, is strict on purpose: the student le
 a wrong 1, while a wrong 0 only slows learning.
 
 `Verifier.grade` sends each text to a worker process, which runs this file, and calls `_status` or a
-custom reward. "correct" earns 1, all else 0.
+custom reward. "correct" earns 1, all else 0, but for a custom reward's "partial".
 """
 
 import re
@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 
 from grading.equality import compare
@@ -21,16 +22,18 @@ from grading.workers import WorkerPool, serve
 from plumbing import plugins
 from plumbing.errors import InputError, escape_output, first_lines
 
-MIN_GOLDS = 16  # if none of so many earns 1, the custom reward expects another format
+MIN_GOLDS = 16  # if all of so many earn 0, the custom reward expects another format
 MAX_ANSWER = 2000  # characters; longer boxes are not parsed (status too_long)
 MAX_PARTS = 12  # boxes of one answer
 MAX_BETWEEN = 60  # characters between two of them
-STATUSES = ("correct", "wrong", "no_box", "too_long", "timeout", "memory", "crash")
+DECIMALS = 6  # of a custom reward, so that 0.1 + 0.2 and 0.3 are equal, and their group is dead
+STATUSES = ("correct", "partial", "wrong", "no_box", "too_long", "timeout", "memory", "crash")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`reward` is 1.0 if `status`, one of STATUSES, is "correct", else 0.0."""
+    """`reward` is 1.0 if `status`, one of STATUSES, is "correct"; a custom reward's, between 0 and
+    1, if it is "partial"; else 0.0."""
 
     reward: float
     status: str
@@ -164,8 +167,8 @@ def _status(completion: str, gold: str, accept_identical: bool) -> str:
 
 
 def _prepare(reward: str) -> Callable[..., str]:
-    """Return `_status`, or a function like it that calls a custom reward. It returns a status, or
-    an error message if the reward fails."""
+    """Return `_status`, or a function like it that calls a custom reward. It returns a status,
+    "partial" with the reward after a space, or an error message if the reward fails."""
     if not reward:
         return _status
     function = plugins.load(reward, "--reward", "compute_score")
@@ -175,9 +178,12 @@ def _prepare(reward: str) -> Callable[..., str]:
             extra = {"data_source": "", "extra_info": None} | extra
             score = function(solution_str=completion, ground_truth=gold, **extra)
             score = score.get("score", score) if isinstance(score, dict) else score
-            if score in (0, 1):
-                return "correct" if score else "wrong"
-            problem = f"it returned {score!r}, and must return 0 or 1, as rewards are binary"
+            value = round(float(score), DECIMALS) if isinstance(score, Real) else score
+            if value in (0, 1):
+                return "correct" if value else "wrong"
+            if isinstance(value, float) and 0 < value < 1:  # not NaN
+                return f"partial {value}"
+            problem = f"it returned {score!r}, and must return a number in [0, 1]"
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:  # the user's code may raise anything
@@ -196,8 +202,9 @@ class Verifier:
     wall_seconds: the longest that an attempt may take, for a custom reward that sleeps.
     memory_bytes: memory that a sample may add to a worker.
     reward: FILE.py or FILE.py:FUNCTION, a custom reward instead of `compare`. As in verl,
-        compute_score(data_source, solution_str, ground_truth, extra_info=None) returns 0 or 1, or a
-        dict with it under "score". Entering raises InputError if there is no such function."""
+        compute_score(data_source, solution_str, ground_truth, extra_info=None) returns a number in
+        [0, 1], which is rounded to DECIMALS, or a dict with it under "score". Entering raises
+        InputError if there is no such function."""
 
     def __init__(self, workers=2, cpu_seconds=3, wall_seconds=30, memory_bytes=2**30, reward=""):
         command = [sys.executable, str(Path(__file__).resolve())]
@@ -220,21 +227,22 @@ class Verifier:
 
         Raises TypeError if a text is no str, ValueError if the lists differ in length, RuntimeError
         outside `with` or if a worker cannot start, InputError if the reward raises or does not
-        return 0 or 1."""
+        return a number in [0, 1]."""
         return self._verdicts(completions, golds, extras, accept_identical=True)
 
     def check_golds(self, golds: list[str], extras=None, dataset: Hashable = None) -> list[bool]:
-        r"""Return whether each gold can be verified: \boxed{gold} earns 1, and not because texts
-        are identical. Raises InputError if a custom reward rejects a data set's first MIN_GOLDS."""
+        r"""Return whether each gold can be verified: \boxed{gold} earns a reward (of a custom one,
+        any above 0), and not because texts are identical. Raises InputError if a custom reward
+        rejects a data set's first MIN_GOLDS."""
         boxes = [rf"\boxed{{{gold}}}" for gold in golds]
         verdicts = self._verdicts(boxes, golds, extras, accept_identical=False)
-        valid = [verdict.status == "correct" for verdict in verdicts]
+        valid = [verdict.reward > 0 for verdict in verdicts]
         self.checked[dataset] += len(golds)
         self.valid[dataset] += sum(valid)
         all_fail = self.checked[dataset] >= MIN_GOLDS and not self.valid[dataset]
         if self.reward and all_fail:
             raise InputError(
-                f"--reward {self.reward}: {boxes[0]} does not earn 1, nor any other gold; "
+                f"--reward {self.reward}: {boxes[0]} earns 0, and so does every other gold; "
                 r"it must accept \boxed{}"
             )
         return valid
@@ -248,11 +256,14 @@ class Verifier:
             extra | {"completion": text, "gold": gold, "accept_identical": accept_identical}
             for text, gold, extra in zip(completions, golds, extras, strict=True)
         ]
-        statuses = self.pool.run(jobs)
-        errors = [status for status in statuses if status not in STATUSES]
-        if errors:
-            raise InputError(errors[0])
-        return [Verdict(float(status == "correct"), status) for status in statuses]
+        verdicts = []
+        for reply in self.pool.run(jobs):
+            status, _, score = reply.partition(" ")
+            if status not in STATUSES:
+                raise InputError(reply)
+            reward = float(score) if score else float(status == "correct")
+            verdicts.append(Verdict(reward, status))
+        return verdicts
 
 
 def check_gold(gold: str) -> bool:

@@ -13,7 +13,7 @@ class LearnabilityBins(Weighted):
     Each draw takes a pass rate p ~ Beta(1 + right, 1 + wrong) for each bin, from counts that
     `decay` reduces before a round's are added. A bin's weight is 1 - p^G - (1-p)^G, the complement
     of (Eq. 1). A share below `floor` / bins is raised to it, and then all are divided by their sum;
-    within a bin the draw is uniform.
+    within a bin the draw is uniform. A reward between 0 and 1 counts as a part of a success.
 
     Theirs can also add counts at p = 1/2 in each step: off by default, left out here. It redraws
     a problem that is in the step already; here the step's draws use up a small bin's share."""
@@ -45,7 +45,7 @@ class LearnabilityBins(Weighted):
         self.wrong_C *= self.decay
         for group in groups:
             c = self._bin_of[group.problem]
-            right = group.successes
+            right = sum(group.rewards)
             wrong = len(group.completions) - right
             self.right_C[c] += right
             self.wrong_C[c] += wrong

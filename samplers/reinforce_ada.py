@@ -7,7 +7,7 @@ from sampler import Context, Uniform, join
 class ReinforceAda(Uniform):
     """Reinforce-Ada, balanced (Xiong et al., 2025, arXiv 2510.04996; RLHFlow/Reinforce-Ada at
     05be605): up to `rounds` rounds of `completions` each; a problem leaves when it has `quota`
-    right and `quota` wrong ones. --group_size has no effect.
+    right and `quota` wrong ones, if right is a reward of 1. --group_size has no effect.
 
     Theirs trains on 2 · `quota` completions of each problem, with the mean of all as baseline
     (`--advantage_std none`); here all of them are trained on."""

@@ -81,19 +81,22 @@ class Examinee(train.Student):
 
 
 def pass_at_k(rewards: pd.Series, k: int) -> float:
-    """Estimate, unbiased, that one of k samples is right if c of n are: 1 - C(n-c, k) / C(n, k)."""
+    """Estimate, unbiased, that one of k samples is right if c of n are: 1 - C(n-c, k) / C(n, k).
+    Right is a reward of 1."""
     n = len(rewards)
-    c = int(rewards.sum())
+    c = int((rewards == 1).sum())
     return 1 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def print_results(rows: pd.DataFrame, ks: list[int], column: str) -> None:
-    """Print pass@k with its standard error over problems, the number of each status, and means by
-    the values of a column, if any."""
+    """Print pass@k with its standard error over problems, the mean reward if a reward lies between
+    0 and 1, the number of each status, and mean rewards by the values of a column, if any."""
     rewards = rows.groupby("problem").reward
     for k in ks:
         pass_P = rewards.agg(pass_at_k, k=k)
         print(f"pass@{k}: {pass_P.mean():.2%} ± {pass_P.sem():.2%}")
+    if not rows.reward.isin([0, 1]).all():
+        print(f"mean reward: {rows.reward.mean():.4f}")
     print(rows.status.value_counts().to_string())
     print(f"cut at the token limit: {rows.truncated.sum()}")
     if column:

@@ -10,18 +10,49 @@ import torch
 import grpo
 from grpo import Group, correct_mismatch, group_advantages, policy_loss, row_weights, token_logprobs
 from tests.helpers.checks import FLOAT64, close
-from tests.helpers.groups import group
+from tests.helpers.groups import group, solved
 
 # The records
 
 
-@pytest.mark.parametrize("rewards", [(0, 1, 0, 0, 0), (0, 0), (1, 1)])
+# The last three have format points, 0.1; a dead one; halves, of which none is right.
+REWARDS = [(0, 1, 0, 0, 0), (0, 0), (1, 1), (0.1, 1, 0, 0.1), (0.1,) * 7, (0.5, 0, 0.5)]
+
+
+@pytest.mark.parametrize("rewards", REWARDS)
 def test_p_hat_and_y_of_a_group_are_the_mean_and_the_std_of_its_rewards(rewards):
-    """Without a std it is dead."""
+    """Without a std it is dead. Completions with a reward of 1 are right."""
     one = group(7, rewards)
-    assert one.p_hat == statistics.mean(rewards)
+    assert one.p_hat == pytest.approx(statistics.mean(rewards))
     assert one.y == pytest.approx(statistics.pstdev(rewards))
-    assert one.live == (one.y > 0)
+    assert one.live == (one.y > 0) == (len(set(rewards)) > 1)
+    assert one.successes == rewards.count(1)
+
+
+@pytest.mark.parametrize("G", [1, 2, 3, 5, 7, 16, 49, 64, 1000])
+def test_of_0s_and_1s_y_is_the_papers_to_the_last_bit(G):
+    """Alg. 2, lines 3 and 4, for any number of right completions."""
+    for right in range(G + 1):
+        one = solved(7, right, of=G)
+        p_hat = right / G
+        assert (one.successes, one.p_hat, one.binary_p_hat) == (right, p_hat, p_hat)
+        assert one.y == (p_hat * (1 - p_hat)) ** 0.5
+        assert one.live == (0 < right < G)
+
+
+BINARY = {  # rewards -> the p at which 0s and 1s have their std, on the same side of 1/2
+    (0, 0.6, 0.6, 0): 0.1,  # std 0.3 = √(0.1 · 0.9)
+    (0.4, 1, 1, 0.4): 0.9,
+    (0.1, 0.1): 0,  # dead
+    (0.9, 0.9): 1,
+}
+
+
+@pytest.mark.parametrize("rewards", BINARY)
+def test_the_pass_rate_of_0s_and_1s_with_a_groups_std(rewards):
+    one = group(7, rewards)
+    assert one.binary_p_hat == pytest.approx(BINARY[rewards])
+    assert grpo.group_factor(one.binary_p_hat) == pytest.approx(one.y)
 
 
 def test_two_groups_of_one_problem_are_different():

@@ -1,4 +1,4 @@
-"""rewards/: the verdict of reasoning-gym's scorers."""
+"""rewards/: the verdict of reasoning-gym's scorers; answer and format of the composite example."""
 
 import json
 
@@ -12,6 +12,23 @@ FILE = ROOT / "rewards" / "reasoning_gym_score.py"
 COUNTDOWN = {"source_dataset": "countdown", "numbers": [6, 61, 94, 4], "target": 309}
 NESTED = {"source_dataset": "countdown", "metadata": COUNTDOWN}
 FORMS = {"flat": COUNTDOWN, "nested": NESTED, "JSON text": json.dumps(COUNTDOWN)}
+
+
+STEPS = "### Step-by-Step Reasoning\n3 + 4 is 7.\n\n"
+COMPOSITE = {
+    STEPS + "### Final Answer\n\\boxed{7}\n": 1,
+    STEPS + "\\boxed{7}": 0.9,
+    STEPS + "### Final Answer\n\\boxed{8}": 0.1,
+    STEPS + "### Final Answer\n\\boxed{7} or so": 0.9,
+    "7": 0,
+}
+
+
+@pytest.mark.parametrize("completion", COMPOSITE)
+def test_the_composite_example_adds_the_answer_and_app_ms_format(completion):
+    file = ROOT / "rewards" / "format_and_answer.py"
+    score = plugins.load(str(file), "--reward", "compute_score")
+    assert score("", completion, "7") == pytest.approx(COMPOSITE[completion])
 
 
 @pytest.fixture(scope="module")

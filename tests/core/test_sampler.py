@@ -14,12 +14,14 @@ from sampler import (
     Uniform,
     check_enough,
     epsilon_greedy,
+    find_sampler,
     join,
+    reward_metrics,
     step_metrics,
 )
 from tests.helpers.checkpoints import through_file
 from tests.helpers.checks import rejected
-from tests.helpers.groups import problems_of, solved
+from tests.helpers.groups import group, problems_of, solved
 from tests.helpers.samplers import Numbers, build, take_step, train_on
 
 # The base class
@@ -152,10 +154,10 @@ def test_epsilon_greedy_by_hand():
 
 def test_goldilocks_takes_the_best_of_each_pool():
     sampler = build(Goldilocks, Numbers(200))  # its teacher predicts i/1000
-    for group in sampler.propose(4):
-        assert group.problem == max(group.pool)
-        assert group.utility == group.problem / 1000
-        assert not group.explored
+    for chosen in sampler.propose(4):
+        assert chosen.problem == max(chosen.pool)
+        assert chosen.utility == chosen.problem / 1000
+        assert not chosen.explored
 
 
 def test_a_candidate_that_is_not_chosen_returns_in_the_next_pass_like_the_others():
@@ -202,6 +204,17 @@ def test_goldilocks_teaches_the_factor_of_the_runs_advantages(std):
     assert (question, y) == ("3", 0)
 
 
+def test_goldilocks_teaches_the_std_of_rewards_between_0_and_1():
+    """Also a subclass, whose `target` knows only p̂: of halves and 0s, std 1/4; of a dead group."""
+    for name in ("goldilocks", "headroom"):
+        sampler = build(find_sampler(name), Numbers(200))
+        sampler.observe([group(7, [0.5, 0, 0.5, 0]), group(3, [0.1, 0.1])])
+        p = 0.5 - (3 / 16) ** 0.5  # p(1-p) = 1/16
+        left_to_gain = 1 - p if name == "headroom" else 1
+        targets = [y for _, y in sampler.teacher.updates]
+        assert targets == pytest.approx([left_to_gain / 4, 0])
+
+
 def test_a_target_that_no_prediction_can_reach_is_rejected(monkeypatch):
     """Its predictions would all go to 1/2, where they rank noise."""
     monkeypatch.setattr(Goldilocks, "target", lambda self, p_hat: 1 - p_hat)
@@ -240,6 +253,23 @@ def test_step_metrics_by_hand():
             "teacher_noise_floor": (noise_floor(0.5, 10) + noise_floor(0.2, 10)) / 4,
             "teacher_mu": np.mean(candidates),
             "teacher_sigma": np.std(candidates),
+        }
+    )
+
+
+def test_reward_metrics_of_rewards_between_0_and_1_by_hand():
+    """A live group; one with the format alone; one that is right without it."""
+    metrics = reward_metrics([group(1, [0, 0.5]), group(2, [0.1, 0.1]), group(3, [0.9, 0.9])])
+    assert metrics == pytest.approx(
+        {
+            "reward_mean": 2.5 / 6,
+            "reward_std_group": 0.25 / 3,
+            "reward_std_batch": np.std([0, 0.5, 0.1, 0.1, 0.9, 0.9]),
+            "zero_variance": 2 / 3,
+            "zero_variance_easy": 1 / 3,
+            "zero_variance_hard": 1 / 3,
+            "groups": 3,
+            "completions": 6,
         }
     )
 

@@ -12,7 +12,7 @@ from samplers.knapsack import allocate
 from scripts.embed import save
 from tests.helpers.checkpoints import through_file
 from tests.helpers.checks import rejected
-from tests.helpers.groups import problems_of, solved
+from tests.helpers.groups import group, problems_of, solved
 from tests.helpers.samplers import Numbers, build, take_step, train_on
 
 NAMES = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))]
@@ -85,8 +85,8 @@ EXPLORING = {"bag_of_words", "embedded", "goldilocks", "headroom", "target"}
 @every_sampler
 def test_which_samplers_with_predictions_explore_by_the_runs_epsilon(name, make_any):
     """All with ε = 1, and the others never."""
-    for group in make_any(name, epsilon=1.0).propose(5):
-        assert np.isnan(group.utility) or group.explored == (name in EXPLORING)
+    for each in make_any(name, epsilon=1.0).propose(5):
+        assert np.isnan(each.utility) or each.explored == (name in EXPLORING)
 
 
 @every_sampler
@@ -126,6 +126,17 @@ def test_pcl_takes_the_p_nearest_to_one_half_of_all_candidates_and_teaches_p():
     assert sampler.teacher.updates == [("7", 0.375)]
 
 
+def test_counts_of_right_completions_add_rewards_between_0_and_1():
+    """Rewards of 1, 1/2, 1/4 and 0 are 1.75 right ones and 2.25 wrong ones."""
+    graded = group(2, [1, 0.5, 0.25, 0])
+    mopps = make("mopps", 4)
+    mopps.observe([graded])
+    assert (mopps.alpha[2], mopps.beta[2]) == (1 + 1.75, 1 + 2.25)
+    bins = make("learnability_bins", 4, values=["a", "b"])
+    bins.observe([graded])
+    assert (bins.right_C[0], bins.wrong_C[0]) == (1.75, 2.25)
+
+
 def test_headroom_draws_in_proportion_to_the_square_and_teaches_the_accuracy_left_to_gain():
     """The teacher predicts 0, 0.001, 0.002, 0.003 for four problems: 0 : 1 : 4 : 9."""
     sampler = make("headroom", 4, candidates=4)
@@ -136,8 +147,8 @@ def test_headroom_draws_in_proportion_to_the_square_and_teaches_the_accuracy_lef
 
 
 def test_target_takes_the_nearest_to_two_fifths():
-    for group in make("target", 501).propose(5):
-        assert group.problem == min(group.pool, key=far_from(400))
+    for each in make("target", 501).propose(5):
+        assert each.problem == min(each.pool, key=far_from(400))
 
 
 def test_candidates_auto_by_hand():
@@ -257,8 +268,8 @@ def test_static_takes_the_known_rate_nearest_to_one_half():
     sampler = make("static", 80, values=["0.0", "0.2", "0.5", "n/a"])
     assert sampler.score(np.arange(4)) == pytest.approx([0, 0.4, 0.5, 0.3])
     assert sampler.metrics()["unrated"] == 1 / 4
-    for group in sampler.propose(5):
-        assert group.utility == max(group.utilities)
+    for each in sampler.propose(5):
+        assert each.utility == max(each.utilities)
 
 
 def test_static_rejects_a_column_that_holds_no_pass_rates():

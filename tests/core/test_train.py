@@ -302,20 +302,21 @@ def evaluate(student):
 
 
 def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(evaluate):
-    """Problems 0 and 3 are solved. Parts have a row for each rank; verdicts are logged in order."""
+    """Problems 0 and 3 are solved, 2 in part. Parts have a row for each rank; verdicts are logged
+    in order."""
     calls = []
 
     def rollout(groups, problems, temperature, stream, watch):
         calls.append((problems_of(groups), temperature, stream))
         for each in groups:
-            each.completions = [completion(reward=each.problem in (0, 3))]
+            each.completions = [completion(reward={0: 1, 2: 0.5, 3: 1}.get(each.problem, 0))]
 
     step, rows, metrics = evaluate(rollout).args
     assert calls == [([0, 2], 0.0, (0, 10, 0)), ([3, 4], 0.0, (0, 10, 0))]
     assert metrics["val_accuracy"] == 2 / 5
     assert step == 10
     assert [row["problem"] for row in rows] == [0, 1, 2, 3, 4]
-    assert [row["reward"] for row in rows] == [1, 0, 0, 1, 0]
+    assert [row["reward"] for row in rows] == [1, 0, 0.5, 1, 0]
 
 
 def test_evaluation_ends_at_a_signal(evaluate, student):

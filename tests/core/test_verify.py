@@ -187,9 +187,30 @@ def test_the_workers_get_the_limits():
     assert pool.command[-3:] == ["0.3", "99", ""]  # no custom reward
 
 
+SCORES = {  # what a custom reward returns -> the verdict
+    "0.25": Verdict(0.25, "partial"),
+    "{'score': 0.9}": Verdict(0.9, "partial"),
+    "0.1 + 0.2": Verdict(0.3, "partial"),  # 0.30000000000000004
+    "0.7 + 0.2 + 0.1": CORRECT,  # 0.9999999999999999
+    "__import__('numpy').float32(0.25)": Verdict(0.25, "partial"),
+    "1e-9": WRONG_ANSWER,
+}
+
+
+def test_a_custom_reward_between_0_and_1_is_partial_and_has_six_decimals(tmp_path):
+    """A problem whose reference answer earns more than 0 can be rewarded."""
+    reward = reward_file(tmp_path, "return eval(solution_str, {}) if ground_truth else 0.5")
+    with Verifier(1, reward=reward) as verifier:
+        assert verifier.grade([*SCORES], ["7"] * len(SCORES)) == [*SCORES.values()]
+        assert verifier.check_golds([""]) == [True]
+
+
 FAILURES = {
-    "return 0.5": "returned 0.5, and must return 0 or 1",
-    "return {'reward': 1}": "returned {'reward': 1}, and must return 0 or 1",
+    "return 1.5": r"returned 1.5, and must return a number in \[0, 1\]",
+    "return -0.1": r"returned -0.1, and must return a number in \[0, 1\]",
+    "return float('nan')": r"returned nan, and must return a number in \[0, 1\]",
+    "return '1'": r"returned '1', and must return a number in \[0, 1\]",
+    "return {'reward': 1}": r"returned {'reward': 1}, and must return a number in \[0, 1\]",
     r"raise ValueError('two\nlines')": "raised ValueError: two lines",
     "raise SystemExit(3)": "raised SystemExit: 3",
 }
@@ -203,10 +224,10 @@ def test_a_custom_reward_that_fails_is_an_error_of_one_line(tmp_path, body, prob
         verifier.grade(["1"], ["1"])
 
 
-def test_a_custom_reward_that_gives_1_to_none_of_16_golds_is_an_error(tmp_path):
+def test_a_custom_reward_that_gives_0_to_each_of_16_golds_is_an_error(tmp_path):
     reward = reward_file(tmp_path, "if ground_truth == 'bad': return 0")
     with Verifier(workers=1, reward=reward) as verifier:
         assert verifier.check_golds(["bad"] * 15, dataset="train") == [False] * 15
         assert verifier.check_golds(["good", *["bad"] * 64], dataset="val")[0]
-        with pytest.raises(InputError, match=r"boxed{bad} does not earn 1, nor any other gold"):
+        with pytest.raises(InputError, match=r"boxed{bad} earns 0, and so does every other gold"):
             verifier.check_golds(["bad"], dataset="train")

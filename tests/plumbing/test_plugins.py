@@ -99,6 +99,7 @@ def test_a_file_called_like_a_library_does_not_replace_it(tmp_path):
 
 
 REWARDS = sorted((ROOT / "rewards").glob("*.py"))
+EARNED = {"format_and_answer": [0.9, 0, 0]}  # else 1, 0, 0
 
 
 @pytest.mark.parametrize("file", REWARDS, ids=[file.stem for file in REWARDS])
@@ -108,7 +109,7 @@ def test_every_reward_file_works_from_another_directory(file, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with Verifier(1, reward=str(file)) as verifier:
         verdicts = verifier.grade([r"\boxed{7}", r"\boxed{8}", "none"], ["7"] * 3)
-    assert [verdict.reward for verdict in verdicts] == [1, 0, 0]
+    assert [verdict.reward for verdict in verdicts] == EARNED.get(file.stem, [1, 0, 0])
 
 
 UNUSABLE = {

@@ -100,7 +100,13 @@ the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
 LoRA merged without its scale | plumbing/lora.py | teacher::an_exported_teacher_predicts_the_same
     layer.scale * B => B
 y is p(1-p), not its root | grpo.py | grpo::p_hat_and_y_of_a_group
-    return group_factor(self.p_hat) => return self.p_hat * (1 - self.p_hat)
+    max(variance, 0.0) ** 0.5 => max(variance, 0.0)
+the std of 0s and 1s for all rewards | grpo.py | grpo::p_hat_and_y_of_a_group
+    for r in self.rewards) => for r in [0])
+a partial reward is a success | grpo.py | grpo::p_hat_and_y_of_a_group
+    self.rewards.count(1) => round(sum(self.rewards))
+the target of the mean reward | sampler.py | sampler::goldilocks_teaches_the_std
+    self.target(group.binary_p_hat) => self.target(group.p_hat)
 two groups of a problem are one | grpo.py | grpo::two_groups_of_one_problem
     @dataclass(eq=False) => @dataclass
 target p(1-p), not its root | grpo.py | sampler::goldilocks_teaches_the_factor
