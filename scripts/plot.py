@@ -4,7 +4,9 @@
 
 Validation accuracy is drawn as measured; all else is smoothed over the steps (moving average, 0.9),
 as in the paper. Runs that differ only in their seed are one method: its mean is thick, over the
-range that all its runs cover, and each run thin.
+range that all its runs cover, and each run thin. The band around the accuracy is a 95% confidence
+interval: of several runs over their seeds, as in the paper's App. E, by Student's t; of one run
+over the validation problems, by the normal approximation. The legend says which.
 """
 
 import matplotlib
@@ -14,6 +16,7 @@ from cycler import cycler
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
+from scipy import stats
 from scipy.special import expit, logit
 
 from scripts import analysis
@@ -42,7 +45,7 @@ LOOK = {
 STYLES = (":", "--", "-.")  # of lines
 MISSED = {"marker": "v", "linestyle": "none"}  # a level that was not reached
 PANELS = {  # key of metrics.jsonl -> title, y label
-    "val_accuracy": ("Validation accuracy", "greedy (band: 95%, of this many problems)"),
+    "val_accuracy": ("Validation accuracy", "greedy (band: see the legend)"),
     "reward_mean": ("Training reward", "mean; not comparable between samplers"),
     "reward_std_group": ("Training reward: standard deviation", "mean over groups"),
     "zero_variance": ("Dead groups (zero variance)", "share of groups"),
@@ -54,16 +57,41 @@ PANELS = {  # key of metrics.jsonl -> title, y label
 }
 
 
+def fill_gaps(curves: pd.DataFrame) -> pd.DataFrame:
+    """Interpolate curves, one a column, at the places where another is known."""
+    return curves.sort_index().interpolate("index", limit_area="inside")
+
+
 def draw_mean(axes, name: str, curves: pd.DataFrame) -> Line2D:
     """Draw curves, one a column, thin, and their mean where all are known, in the next colour;
     without a curve, skip the colour."""
-    between = curves.sort_index().interpolate("index", limit_area="inside")
+    between = fill_gaps(curves)
     mean = between.dropna().mean(axis=1)
     [line] = axes.plot(mean, label=name, linewidth=1.8)
     look = {"color": line.get_color(), "linestyle": line.get_linestyle(), "alpha": 0.35, "lw": 0.7}
     for _, curve in between.items():
         axes.plot(curve.dropna(), **look)
     return line
+
+
+def half_width(curves: pd.DataFrame, problems: int) -> pd.Series:
+    """Compute half of the 95% interval of the mean accuracy, where all curves are known: of several
+    over seeds, t · s / √n; of one over so many problems, 1.96 · √(p(1-p) / problems), NaN if their
+    number is not known (0)."""
+    known = fill_gaps(curves).dropna()
+    n = known.shape[1]
+    if n > 1:
+        return stats.t.ppf(0.975, n - 1) * known.std(axis=1) / n**0.5
+    p = known.iloc[:, 0]
+    return 1.96 * np.sqrt(p * (1 - p) / (problems or np.nan))
+
+
+def describe_band(runs: list[Run]) -> str:
+    """Return what the legend says of a method's runs and of the band around its accuracy."""
+    if len(runs) > 1:
+        return f"{len(runs)} runs, band: 95% over seeds"
+    problems = runs[0].problems
+    return f"1 run, band: 95% over {problems:,} problems" if problems else "1 run"
 
 
 def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> None:
@@ -75,12 +103,12 @@ def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> No
         if key != "val_accuracy":
             # s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)
             curves = [curve.ewm(alpha=0.1, adjust=False).mean() for curve in curves]
-        line = draw_mean(axes, f"{name} (runs: {len(runs)})", pd.concat(curves, axis=1))
+        curves = pd.concat(curves, axis=1)
+        line = draw_mean(axes, f"{name} ({describe_band(runs)})", curves)
         if key == "val_accuracy":
-            spent, p = line.get_data()
-            n = max(1, runs[0].problems)
-            error = 1.96 * np.sqrt(p * (1 - p) / n)
-            axes.fill_between(spent, p - error, p + error, color=line.get_color(), alpha=0.1)
+            spent, mean = line.get_data()
+            half = half_width(curves, runs[0].problems)
+            axes.fill_between(spent, mean - half, mean + half, color=line.get_color(), alpha=0.1)
             axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 

@@ -156,7 +156,7 @@ def arguments(argv) -> Namespace:
     add("--gold", help="field of the reference answer (the source's)")
     add("--out", help="new folder for the files (data/SOURCE)")
     add("--val_size", type=count, help="problems to validate on (the source's)")
-    add("--keep_repeats", action="store_true", help="write repeated rows too, as the paper did")
+    add("--keep_repeats", action="store_true", help="train on repeated rows too")
     return parser.parse_args(argv)
 
 
