@@ -83,7 +83,7 @@ class Config:
     # Student
     prompts_per_step: int = opt(18, "P; P x G = 288 is the global batch (App. K.1)")
     group_size: int = opt(16, "completions G a prompt (Table 5a)", type=number(int, 2, 1000))
-    per_device_batch_size: int = opt(4, "full-length rows a forward/backward")
+    per_device_batch_size: int = opt(4, "longest rows a forward/backward: a token budget (K.1)")
     max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call")
     learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=fraction)
     lr_schedule: str = opt("constant", "linear: to 0 at the end", choices=("constant", "linear"))

@@ -209,6 +209,7 @@ def selection(step: int, group: Group) -> dict:
         "explored": group.explored,
         "completions": len(group.completions),
         "successes": group.successes,
+        "p_hat": group.p_hat,
         "y": group.y,
     }
 

@@ -93,6 +93,14 @@ def test_dead_groups_get_exactly_zero(std):
     assert advantages.any(dim=1).tolist() == [False, False, False, True]
 
 
+def test_a_constant_term_of_the_reward_changes_no_advantage():
+    """App. B: r_ver in one row; 3/4 of it plus 1/4 for a format that every completion has."""
+    r_ver = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0]])
+    composite = 0.75 * r_ver + 0.25
+    close(group_advantages(composite), group_advantages(r_ver), 1e-6)
+    assert group(7, composite[0].tolist()).y == pytest.approx(0.75 * (3 / 16) ** 0.5)
+
+
 # Two groups, with rows of 1 and 3 tokens, and of 0, 6 and 4; a row of length 0 counts in G alone.
 WEIGHTS = {
     "grpo": ([1 / 4, 1 / 12], [0, 1 / 36, 1 / 24]),  # 1 / (2 groups * 2 or 3 rows * length)

@@ -167,8 +167,8 @@ def test_a_candidate_that_is_not_chosen_returns_in_the_next_pass_like_the_others
     for passes in (1, 2):
         drawn = []
         for coverage in (0.25, 0.5, 0.75, 1):
-            for group in sampler.propose(2):
-                drawn += group.pool
+            for chosen in sampler.propose(2):
+                drawn += chosen.pool
             assert sampler.metrics().items() >= {"passes": passes, "coverage": coverage}.items()
         assert sorted(drawn) == [*range(40)]
 

@@ -220,6 +220,7 @@ def test_a_selection_by_hand():
         "explored": True,
         "completions": 10,
         "successes": 2,
+        "p_hat": 0.2,
         "y": 0.4,
     }
 
