@@ -24,6 +24,15 @@ def test_results_by_hand(capsys):
     assert "easy 7 0.571429 hard 1 0.000000" in words
 
 
+def test_only_rewards_of_1_are_right_in_results(capsys):
+    """One of four is right; the mean reward is (1 + 0.9 + 0.1) / 4."""
+    rows = pd.DataFrame({"problem": range(4), "reward": [1, 0.9, 0.1, 0]})
+    evaluate.print_results(rows.assign(status="partial", truncated=False), [1], "")
+    output = capsys.readouterr().out
+    assert "pass@1: 25.00%" in output
+    assert "mean reward: 0.5000" in output
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, halfway):
     """A finished run of two steps. Groups of four straddled its two ranks."""
