@@ -9,8 +9,8 @@ class Mopps(Pooled):
     """MoPPS (Qu et al., 2025, arXiv 2507.04632; thu-rllab/MoPPS at a883f51): p ~ Beta(α, β) is
     drawn from each candidate's posterior, and of n · K the n with p nearest to 1/2 are chosen.
     `decay` weighs earlier counts at each visit: theirs is 1 on MATH, 0.5 on other data. They take
-    16 candidates a prompt, also from a shuffled pass. A reward between 0 and 1 counts as a part of a
-    success."""
+    16 candidates a prompt, also from a shuffled pass. A reward between 0 and 1 is a part of
+    a success."""
 
     best_of_all = True
 
