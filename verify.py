@@ -148,7 +148,8 @@ def read_answers(completion: str) -> list[str]:
         joined += " or " if re.search(r"\bor\b", link) else ", "
         joined += part
     is_linked = any(map(_LINK.search, links))
-    if is_linked and not all(compare(answer, part) for part in parts):
+    # Each way round, as an operation and its value are equal only if the operation is the gold.
+    if is_linked and not all(compare(answer, p) or compare(p, answer) for p in parts):
         return [joined]
     return [answer, joined]
 

@@ -9,7 +9,8 @@ learning. So guards decide first whether two answers may be compared at all:
 - the same order where it counts: in tuples, intervals and matrices, around "…", in products of
   matrices and vectors, and where the labels of one side alone tell the parts apart;
 - no free "or", and every side of "a=b=c" right;
-- the same letters, and no function that the reference answer lacks: \log_2 8 repeats a question.
+- the same letters, and no function that the reference answer lacks: \log_2 8 repeats a question;
+- no operation left to carry out where the reference answer is a number: 48+24 repeats a question.
 
 What is left are pairs of plain values (values.py). Everything that a guard does not understand
 must be the same text.
@@ -21,20 +22,32 @@ from itertools import product, starmap
 import mpmath
 
 from grading.spelling import FUNCTION, canonicalize
-from grading.structure import FLIP, RELATIONS, Structure, is_asked, split, structure_of
-from grading.values import hold, is_arithmetic, is_close, letters, number
+from grading.structure import (
+    FLIP,
+    RELATIONS,
+    Structure,
+    is_asked,
+    is_condition,
+    split,
+    structure_of,
+)
+from grading.values import hold, is_arithmetic, is_close, is_evaluated, letters, number
 
 _SLASH = re.compile(r"(?<=/)(\d+)(?=\\?[a-zA-Z]|\([^()]*[a-zA-Z])")  # 1/2x may be (1/2)x
 _PERCENT = re.compile(r"^([^%]+)%$")
 _FUNCTION = re.compile(FUNCTION)
+_SINGLE = re.compile(r"(?:^|[=∈])⦃+[^,;⦃⦄]+⦄+$")  # {2} or x∈{2}
 # Products whose order may count: AB, A^{-1}B, x^TA, vectors. Not A(A-1).
 _ORDERED = re.compile(
     r"([A-Z])(?!\([^A-Z()]*\1[^A-Z()]*\))(?:_\{\w+\}|\^\{?-1\}?)*\*?[A-Z(]|\^\{?T"
     r"|\\(?:vec|nabla|times|circ)(?![a-z])"
 )
-# The choice B with its text: "B. A circle", "(B) 12". Not "B. C", "(B)-12" or "A: red, B: blue".
+# The choice B with its text: "B. A circle", "(B) 12". Not "B. C", "(B)-12" or "A: red, B: blue",
+# nor its denial: "B is wrong", "B. Not B".
 _CHOICE = re.compile(
     r"^(?:\\text\{)?(?:Answer:|Option|Choice)?\(?([A-J])"
+    r"(?!(?:.*\1)?[).:]*\}?(?:is|was)(?:n'?t|not|wrong|false|incorrect|untrue))"
+    r"(?!.*(?:[Nn]ot|n't|¬|[Nn]ever|except|but)\}? ?(?:\\text\{)?\(?\1(?![a-z]))"
     r"(?:[).:]\}?(?!.*(?:∨|[A-J][).:]))(?:.*[a-z]{2}.*|\d[\d.,]*)?)?$"
 )
 
@@ -139,10 +152,18 @@ def _equal_relations(gold: str, answer: str) -> bool:
 
 
 def _equal_chain(gold: str, sides: list[str]) -> bool:
-    """Whether every side of an answer is right, as in 3+5=8; but in m+n=8 the first names it."""
+    """Whether every side of an answer is right, as in 3+5=8, and one is no mere operation; but in
+    m+n=8 the first names it."""
     if is_asked(sides[0]):
         sides = sides[1:]
-    return all(_equal(gold, side) for side in sides)
+    are_right = all(_equal(gold, side, is_step=True) for side in sides)
+    return are_right and any(_equal(gold, side) for side in sides)
+
+
+def _is_member(gold: str, answer: str) -> bool:
+    """Whether two parts are equal, and neither only inside a set of its own: {2} is no 2."""
+    are_sets = {bool(_SINGLE.search(part)) for part in (gold, answer)}
+    return len(are_sets) == 1 and _equal(gold, answer)
 
 
 def _equal_parts(golds: list[str], answers: list[str], is_ordered: bool) -> bool:
@@ -151,7 +172,7 @@ def _equal_parts(golds: list[str], answers: list[str], is_ordered: bool) -> bool
     for gold in golds:
         candidates = remaining[:1] if is_ordered else remaining
         for answer in candidates:
-            if _equal(gold, answer):
+            if _is_member(gold, answer):
                 remaining.remove(answer)
                 break
         else:
@@ -203,6 +224,8 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
     are_alike = len(kinds) == 1 or (is_one_label and kinds <= {"list", "set", "or"})
     if not are_alike and not are_tuples:
         return False
+    if any(map(is_condition, answer.parts)) and not any(map(is_condition, gold.parts)):
+        return False
     return _equal_parts(gold.parts, answer.parts, _is_ordered(gold, answer))
 
 
@@ -215,8 +238,8 @@ def _equal_approximations(gold: str, exact: str, *decimals: str) -> bool:
     return _equal(gold, exact)
 
 
-def _equal(gold: str, answer: str) -> bool:
-    """Compare two canonical texts."""
+def _equal(gold: str, answer: str, is_step: bool = False) -> bool:
+    """Compare two canonical texts. is_step: the answer may leave an operation to carry out."""
     sides, signs = split(answer, "≈")
     if signs:
         return _equal_approximations(gold, *sides)
@@ -241,7 +264,9 @@ def _equal(gold: str, answer: str) -> bool:
         units = {structure_of(part).unit for part in second.parts} - {""}
         return len(units) < 2 and all(_equal(gold, part) for part in second.parts)
     if first.kind == second.kind == "value":
-        return _equal_values(*first.parts, *second.parts)
+        [number], [value] = first.parts, second.parts
+        is_question = is_evaluated(number) and not is_evaluated(value)
+        return (is_step or not is_question) and _equal_values(number, value)
     return _equal_collections(first, second)
 
 

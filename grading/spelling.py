@@ -19,7 +19,7 @@ SYNONYMS = r"""
     ∈ in   ∉ notin   ∪ cup bigcup   ∩ cap bigcap   ∖ setminus backslash   ¬ neg lnot not
     ∧ land wedge   ∨ lor vee   ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace
     ( langle   ) rangle   | vert lvert rvert mid   ' ′ ’ prime   - − – ‑ ⁻   * cdot · ⋅   ^ **
-    / div ÷ ⁄   : colon   , 、   . 。   \times ×   \sqrt √   \sqrt[3] ∛   \triangle △   \angle ∠
+    ÷ div   / ⁄   : colon   , 、   . 。   \times ×   \sqrt √   \sqrt[3] ∛   \triangle △   \angle ∠
     \to → rightarrow implies ⇒
     \mathbb{R} ℝ   \mathbb{Z} ℤ   \mathbb{N} ℕ   \mathbb{Q} ℚ   \mathbb{C} ℂ
     \frac dfrac tfrac cfrac   \binom dbinom tbinom   \pmod mod bmod   \overline bar
@@ -170,9 +170,9 @@ RULES = {
         lambda text: re.sub(r"(?<=\d),(?=\d{3})", "", text[0]),
     ),
     r"2 3/4 -> 2\frac{3}{4}": (r"(?<![\d.,/])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
-    r"2\frac{3}{4} -> (2+\frac{3}{4})": (
-        r"(?<![\d.,}^_])(\d+) ?(\\frac\{\d+\}\{\d+\})",
-        r"(\1+\2)",
+    r"2\frac{3}{4} -> \frac{11}{4}": (
+        r"(?<![\d.,}^_])(\d{1,99}) ?\\frac\{(\d{1,99})\}\{(\d{1,99})\}",
+        lambda m: rf"\frac{{{int(m[1]) * int(m[3]) + int(m[2])}}}{{{m[3]}}}",
     ),
     r"1.2 x 10^{5} -> 1.2*10^{5}": (r"(?<=\d) ?(?:[xX]|\\times) ?(?=10 ?\^)", "*"),
     r"2\times 3 -> 2*3": (  # products of vectors stay
@@ -197,9 +197,13 @@ RULES = {
         lambda words: rf" \text{{{words[2]}}}" if is_unit(words[2], words[1]) else words[0],
     ),
     r"5 \text{percent} -> 5%": (r" ?\\text\{(?:percent(?:age)?|per cent|pct|%)\}", "%"),
-    r"0.1\overline{6} -> (0.10+\frac{6}{90})": (
-        r"(?<![\w.}^])(\d*\.(\d*))\\overline ?\{(\d+)\}(?= ?(?:$|[-+,;)%}=]|\\text))",
-        lambda m: rf"({m[1]}0+\frac{{{m[3]}}}{{{'9' * len(m[3])}{'0' * len(m[2])}}})",
+    r"0.1\overline{6} -> \frac{15}{90}": (  # 10 times it less it, over 9, for one digit
+        r"(?<![\w.}^])(\d{0,99})\.(\d{0,99})\\overline ?\{(\d{1,99})\}"
+        r"(?= ?(?:$|[-+,;)%}=]|\\text))",
+        lambda m: (
+            rf"\frac{{{int(m[1] + m[2] + m[3]) - int('0' + m[1] + m[2])}}}"
+            rf"{{{'9' * len(m[3])}{'0' * len(m[2])}}}"
+        ),
     ),
     # Words that link answers.
     r"1, 2 \text{and} 3 -> 1, 2∧3": (r",? ?(?:\\text\{and\}|(?<![a-zA-Z])and(?![a-zA-Z])) ?", "∧"),

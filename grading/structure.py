@@ -19,11 +19,12 @@ _LETTER = (
 _NAME = re.compile(
     rf"[|(\[]?m?{_LETTER}(?:[,/:]{_LETTER})*[|)\]]?|\\frac\{{{_LETTER}\}}\{{{_LETTER}\}}"
 )
+_CONDITION = re.compile(r"\|[a-y](?:_\{\w+\})?\||\[[a-z](?:_\{\w+\})?\]")
 # A first side that the problem asks for: m+n in m+n=8, ab, |z-w|, f(1)+f(2), P(X=2), \cos A. Not
 # 2m+n, which may be a condition of the problem.
+_COMBINATION = re.compile(r"\|?[a-zA-Z](?:[-+*]?[a-zA-Z])+\|?|[a-z]\(\w\)\+[a-z]\(\w\)")
 _ASKED = re.compile(
-    r"\|?[a-zA-Z](?:[-+*]?[a-zA-Z])+\|?|[a-z]\(\w\)\+[a-z]\(\w\)|[PE][(\[][^()]*[)\]]"
-    rf"|\\(?:sin|cos|tan|det|dim|deg) ?(?!\\pi){_LETTER}"
+    rf"[PE][(\[][^()]*[)\]]|\\(?:sin|cos|tan|det|dim|deg) ?(?!\\pi){_LETTER}|{_COMBINATION.pattern}"
 )
 _MATRIX = re.compile(r"\\begin\{matrix\}((?:(?!\\end).)*?)(?:\\\\)?\\end\{matrix\}")
 _INTERVALS = {"()", "(]", "[)", "[]"}
@@ -41,8 +42,18 @@ class Structure(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Whether one side of "=" only names the other."""
-    return bool(_NAME.fullmatch(text))
+    """Whether one side of "=" only names the other. |x|=3 and [x]=3 are conditions on x, unlike the
+    length |AB| or the area [ABC]; and |z| is asked for."""
+    return bool(_NAME.fullmatch(text)) and not _CONDITION.fullmatch(text)
+
+
+def is_condition(part: str) -> bool:
+    """Whether one of several parts is an equation for a sum, product or ratio of letters. Then they
+    are a system of the problem: x+y=3, x-y=5 does not answer (3,5)."""
+    structure = structure_of(part)
+    if {*structure.kind} == {"="}:
+        return bool(_COMBINATION.fullmatch(structure.parts[0]))
+    return bool(re.search("[/:]|frac", structure.name))
 
 
 def is_asked(text: str) -> bool:
@@ -101,6 +112,7 @@ def _list(text: str) -> Structure | None:
 def _relation(text: str) -> Structure | None:
     r"""A named structure, "k=(1,2)"; a solved inequality; or the sides of another relation:
     "x+y=3" -> = x+y, 3."""
+    text = re.sub(r"^-([a-zA-Z])([<>≤≥])-([^-+<>≤≥]*)$", r"\3\2\1", text)  # -x<-1 is 1<x
     text = re.sub(r"^-([a-zA-Z])([<>≤≥])([^<>≤≥]*)$", r"-(\3)\2\1", text)  # -x<1 is -1<x
     sides, signs = split(text, RELATIONS)
     if not signs:
@@ -145,9 +157,10 @@ def _bracketed(text: str) -> Structure | None:
     if text[:1] not in ("(", "[", "⦃") or inside[0] != text[:-1]:
         return None
     parts, _ = split(text[1:-1], ",;")
-    parts = [part for part in parts if part]
+    if parts == [""]:
+        parts = []
     if text[0] == "⦃":
-        is_single = len(parts) == 1 and parts != ["⦃⦄"]
+        is_single = len(parts) == 1 and not parts[0].startswith("⦃")  # {{1}} is not {1}
         return structure_of(parts[0]) if is_single else Structure("set", parts)
     if len(parts) < 2:
         return None

@@ -21,15 +21,17 @@ _NO_UNITS = """
 _NO_UNITS = {word + ending for word in _NO_UNITS.split() for ending in ("", "s", "th")}
 _NO_UNIT = re.compile(
     r"(?!mon)\w+ths?|\w+(?:teens?|illi?on\w*|illiard\w*)|[a-z]*(?:sin|cos|tan|log)x?"
-    r"|[abcxyz]{3,}|uvw"  # letters of a product
+    r"|[abcxyz]{3,}"  # letters of a product, also xyzt and uvwx, which no word has side by side:
+    r"|\w*(?:(?<![ao])xy(?!l)|(?<!l)yz|xz|zx|v[wx]|wx|(?<!s)q(?!u))\w*"
 )
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 # Spellings of one unit. Its first name is compared. Only these may have fewer than three letters.
 _NAMES = """
     mm,millimeter,millimetre cm,centimeter,centimetre m,meter,metre km,kilometer,kilometre in,inch
     ft,foot,feet yd,yard mi,mile g,gram kg,kilogram mg,milligram lb,pound oz,ounce ms s,sec,second
     min,minute h,hr,hour degree,deg L,l,liter,litre ml,milliliter,millilitre N,newton
     J,joule W,watt kw,kilowatt V,volt A,amp hz,hertz pa,pascal mol,mole dollar,usd euro,eur
-    yuan,rmb rupee,rs,inr cent square,sq cubic,cu am,a.m pm,p.m /,per mph pct
+    year,yr yuan,rmb rupee,rs,inr cent square,sq cubic,cu am,a.m pm,p.m /,per mph pct
     """
 _NAMES = {name: names.split(",")[0] for names in _NAMES.split() for name in names.split(",")}
 _POWERS = {"2": "sq(?:uare)?", "3": "cu(?:bic)?"}  # "square meters" is m^2
@@ -53,7 +55,10 @@ def is_unit(phrase: str, space: str = " ") -> bool:
         is_word = space and re.fullmatch(r"(?=.*[aeiouyAEIOU])[^\W\d]{3,}\.?", word)
         if not (is_word or word in _LINKS or _name(word) in _NAMES):
             return False
-        if word.lower() in _NO_UNITS or _NO_UNIT.fullmatch(word.lower()):
+        letters = word.lower()
+        if letters in _NO_UNITS or _NO_UNIT.fullmatch(letters):
+            return False
+        if len(letters) > 2 and letters in _ALPHABET:  # mnop
             return False
     return bool(words) and words[0] not in _LINKS - {"in"}
 

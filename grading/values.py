@@ -16,9 +16,10 @@ from sympy import Expr, Rational
 
 MAX_EXPONENT = 1000  # values lie between 10^-1000 and 10^1000,
 DIGITS = 2200  # so that no term is too small to be seen at the last points;
-SCREENING_DIGITS = 60  # fewer, for time, at the others
+SCREENING_DIGITS = 60  # fewer, for time, at the others,
+LARGE_DIGITS = MAX_EXPONENT + 100  # and enough of them where terms of large letters cancel
 SPARE = 20  # of the digits, that may be lost to rounding
-POSITIVE_POINTS, SIGNED_POINTS = 4, 8
+POSITIVE_POINTS, SIGNED_POINTS, LARGE_POINTS = 4, 8, 4
 MAX_LENGTH, MAX_NESTING = 300, 7  # the parser's time grows exponentially with nesting
 
 # Only texts of these tokens are parsed, and no word. The parser would read much else: it takes 5_6
@@ -30,7 +31,7 @@ _COMMAND = (
 )
 _ARITHMETIC = re.compile(
     r"(?![a-zA-Z]{3,}$|[A-Z][a-zA-Z]$|[a-z][A-Z]$|no$)"  # a word, unlike xy
-    r"(?:[\da-zA-Z.+*/^{}()|!-]|\\sqrt\[\d+\]|(?<=[a-zA-Z])_\{\w\}"
+    r"(?:[\da-zA-Z.+*/÷^{}()|!-]|\\sqrt\[\d+\]|(?<=[a-zA-Z])_\{\w\}"
     rf"|\\log ?_|\\(?:{_COMMAND})(?![a-zA-Z]) ?)+"
 )
 _MISREAD = re.compile(
@@ -41,11 +42,20 @@ _MISREAD = re.compile(
     r"|\d{4}!|(?<![a-zA-Z])[fg]\(|\\phi ?\(|\\frac\{d[a-z]?\}\{d[a-z]\}|^[^|]*\|[^|]*$"
     r"|\^-|\^(?:\w|\{\w+\})\^"  # x^-1 and x^x^x without braces, of which the parser takes seconds
     r"|^\d{4}([-/])\d\d?\1\d\d?$"  # a date
-    rf"|\\(?:{_FUNCTION})(?:[_^]\{{\w+\}})* ?[^-+(){{}}*/]*[*/]"  # \ln x*y, read as \ln(x*y)
+    rf"|\\(?:{_FUNCTION})(?:[_^]\{{\w+\}})* ?[^-+(){{}}*/÷]*[*/÷]"  # \ln x*y, read as \ln(x*y)
 )
 # Plain numbers need no parser. It would also take the e of 1e-5 for Euler's.
 _NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?|-?\d+/0*[1-9]\d*")
 _FRACTION = re.compile(r"^(-?)\\frac\{(\d+)\}\{(\d+)\}$")
+# What needs no computation: "-5", "0.5", "\frac{3}{4}", "(3)/(4)", "1.2*10^{5}", "50%", "(7)".
+_DECIMAL = r"(?:\d+\.?\d*|\.\d+)"
+_TERM = rf"\{{?-?(?:10\^\{{-?\d+\}}|{_DECIMAL})\}}?"
+_SIDE = rf"(?:{_TERM}|\({_TERM}\))"
+_VALUE = (
+    rf"(?:{_DECIMAL}(?:[eE][-+]?\d{{1,3}})?|(?:{_DECIMAL}\*)?10\^\{{-?\d+\}}"
+    rf"|\\frac\{{{_TERM}\}}\{{{_TERM}\}}|{_SIDE}/{_SIDE})"
+)
+_EVALUATED = re.compile(rf"(?:-?{_VALUE}|-[({{]{_VALUE}[)}}]|\(-?{_VALUE}\))%?")
 # The parser takes x^T for a transpose, and I, E and gamma for constants.
 _RENAMED = {
     "E": r"\varpi ",
@@ -54,6 +64,7 @@ _RENAMED = {
     r"\gamma": r"\varrho ",
     r"\Gamma": r"\varsigma ",
     "*": r"\cdot ",
+    "÷": "/",
 }
 
 
@@ -115,6 +126,13 @@ def is_arithmetic(text: str) -> bool:
     return bool(_ARITHMETIC.fullmatch(text)) and not _MISREAD.search(text)
 
 
+def is_evaluated(text: str) -> bool:
+    """Whether a canonical text is a number without an operation to carry out: a decimal, a fraction
+    of two, a power of ten or its multiple, or a percentage. Spelling has made fractions of mixed
+    numbers and repeating decimals."""
+    return bool(_EVALUATED.fullmatch(text))
+
+
 def number(text: str) -> Rational | None:
     """Return the exact value of a plain number, or of a fraction of two; else None."""
     text = _FRACTION.sub(r"\1\2/\3", text)
@@ -129,7 +147,7 @@ def parse(text: str) -> Expr | None:
     depth = max(accumulate((c in "({") - (c in ")}") for c in text), default=0)
     if len(text) > MAX_LENGTH or depth > MAX_NESTING or not is_arithmetic(text):
         return None
-    text = re.sub(r"\\[a-zA-Z]+|[EIT*]", lambda name: _RENAMED.get(name[0], name[0]), text)
+    text = re.sub(r"\\[a-zA-Z]+|[EIT*÷]", lambda name: _RENAMED.get(name[0], name[0]), text)
     # Factors side by side; the parser would take 7(8) for the mixed number 15.
     text = re.sub(
         r"(?<=[\d)}])(?<![_^]\{\w\})(?<!\\log_\{\d\d\})(?=\(|\\(?:frac|binom))", r"\\cdot ", text
@@ -152,13 +170,18 @@ def letters(text: str) -> set[str]:
 
 
 def _point(names: list[str], trial: int) -> dict:
-    """Return a value from 0.05 to 18 for each letter, a function of its name and the trial alone,
-    with signs after the first POSITIVE_POINTS."""
+    """Return a value for each letter, a function of its name and the trial alone: from 0.05 to 18,
+    with signs after the first POSITIVE_POINTS. Then, where |x-20| is not 20-x, LARGE_POINTS of 100
+    to 1110 and of 10^11 to 10^12."""
     point = dict(_CONSTANTS)
     for place, name in enumerate(names):
         size = mpmath.mpf(zlib.crc32(f"{trial}{name}".encode()) % 1009 + 101)
         is_negative = max(0, trial - POSITIVE_POINTS + 1) >> place & 1
-        point[name] = (-size if is_negative else size) / (61, 2047)[trial % 2]
+        if trial < POSITIVE_POINTS + SIGNED_POINTS:
+            size /= (61, 2047)[trial % 2]
+        elif trial >= POSITIVE_POINTS + SIGNED_POINTS + LARGE_POINTS // 2:
+            size *= 10**9
+        point[name] = -size if is_negative else size
     return point
 
 
@@ -171,13 +194,19 @@ def _tolerance(digits: int):
 
 def hold(test: Callable, *texts: str) -> bool:
     """Whether test(tolerance, *values) is true of the values of texts at all common points. False
-    if a text is not understood or has no value. Where a letter is negative it may have none."""
+    if a text is not understood or has no value. Where a letter is negative or large it may have
+    none."""
     trees = [parse(text) for text in texts]
     if None in trees:
         return False
     names = sorted(set().union(*map(letters, texts)))
-    points = [(trial, SCREENING_DIGITS) for trial in range(POSITIVE_POINTS + SIGNED_POINTS)]
-    for trial, digits in [*points[: None if names else 0], (0, DIGITS), (1, DIGITS)]:
+    points = [(0, DIGITS), (1, DIGITS)]
+    if names:
+        first_large = POSITIVE_POINTS + SIGNED_POINTS
+        screening = [(trial, SCREENING_DIGITS) for trial in range(first_large)]
+        large = [(first_large + i, LARGE_DIGITS) for i in range(LARGE_POINTS)]
+        points = [*screening, *large, *points]
+    for trial, digits in points:
         with mpmath.workdps(digits):
             point = _point(names, trial)
             try:
@@ -187,7 +216,8 @@ def hold(test: Callable, *texts: str) -> bool:
                     return False
                 continue
             is_real = trial < POSITIVE_POINTS or not any(map(mpmath.im, values))
-            if is_real and not test(_tolerance(digits), *values):
+            tolerance = _tolerance(SCREENING_DIGITS if digits == LARGE_DIGITS else digits)
+            if is_real and not test(tolerance, *values):
                 return False
     return True
 

@@ -11,7 +11,7 @@ from grading.equality import compare
 from grading.spelling import BEFORE_COMMANDS, RULES
 from grading.structure import structure_of
 from grading.units import split_unit
-from grading.values import hold, is_arithmetic, number
+from grading.values import hold, is_arithmetic, is_evaluated, number
 
 
 @pytest.mark.parametrize(("example", "rule"), (BEFORE_COMMANDS | RULES).items())
@@ -30,6 +30,10 @@ STRUCTURES = {
     "x+y=3": ("=", ["x+y", "3"], ""),
     "⦃1,2⦄": ("set", ["1", "2"], ""),
     "⦃5⦄": ("value", ["5"], ""),
+    "⦃⦃5⦄⦄": ("set", ["⦃5⦄"], ""),
+    "⦃⦄": ("set", [], ""),
+    "-x>-1": ("()", ["-∞", "1"], "x"),
+    "|x|=3": ("=", ["|x|", "3"], ""),
     "1±2": ("list", ["1+2", "1-2"], ""),
     r"\begin{matrix}1&2\\3&4\end{matrix}": ("matrix 2 2", ["1", "2", "3", "4"], ""),
 }
@@ -45,6 +49,9 @@ UNITS = {
     r"5\text{meters}/\text{s}^{2}": ("5", "m / s 2"),
     r"5\text{red apples}": ("5", "red apple"),
     r"5\text{million}": (r"5\text{million}", ""),
+    r"5\text{xyzt}": (r"5\text{xyzt}", ""),
+    r"5\text{mnop}": (r"5\text{mnop}", ""),
+    r"5\text{yrs}": ("5", "year"),
     r"5\text{k}": (r"5\text{k}", ""),
     r"\text{red}": (r"\text{red}", ""),
 }
@@ -59,6 +66,19 @@ def test_plain_numbers_are_exact():
     assert number("1e-5") == Rational(1, 100_000)
     assert number(r"\frac{2}{6}") == Rational(1, 3)
     assert number("2x") is None
+
+
+EVALUATED = (
+    r"7 -7 (7) .5 7. 1e-5 1.2*10^{5} 10^{-5} \frac{3}{4} -\frac{-3}{4} 3/4 (3)/(4) 1/10^{5} 50%"
+)
+OPERATIONS = (
+    r"1+2 2*3 2÷1 --7 -(-7) |7| 3! 2^{3} 12*10 \sqrt{9} \frac{1+1}{2} 10^{2}*10 1*2/3 25%+25% x"
+)
+
+
+def test_numbers_without_an_operation_to_carry_out():
+    assert [text for text in EVALUATED.split() if not is_evaluated(text)] == []
+    assert [text for text in OPERATIONS.split() if is_evaluated(text)] == []
 
 
 MISREAD = ["5_6", "x1", "5!2", "2^-3", "x^2^3", r"\ln x*y", "2024-05-01", r"\gcd(4,6)", "red"]

@@ -26,8 +26,8 @@ CASES = r"""
 + x = «n»   «n:,» dollars   «n» km/h   «n» \text{ apples}   «n»^\circ   \textbf{«n»}   \text{«n»}
 - «n»i   «n»x   «n» \text{ thousand}
 «n»
-+ \frac{«n*d»}{«d»}   «n-k»+«k»   «n-k»+«k»=«n»
-- «n-k»\binom{«k»}{1}
++ \frac{«n*d»}{«d»}   «n-k»+«k»=«n»   «n*k»\div «k»=«n»
+- «n-k»\binom{«k»}{1}   «n-k»+«k»   «n*k»\div «k»   \sqrt{«n*n»}   \binom{«n»}{1}   «n»\cdot 1
 «n»/«d»
 + \frac{«n»}{«d»}   \dfrac{«n*k»}{«d*k»}   y=«n» / «d»   («n»)/(«d»)   «n//d»\frac{«n%d»}{«d»}
 - «n»/«d+1»   «d»/«n»   -«n»/«d»   \frac{«n+1»}{«d»}   «n/d:.2f»1   («n//d»)\frac{«n%d»}{«d»}

@@ -227,6 +227,10 @@ a reward that exits | verify.py | verify::a_custom_reward_that_fails_is_an_error
     except (Exception, SystemExit) as error: => except Exception as error:
 units ignored | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_0
     if len(units - {""}) > 1: => if False:
+a copied question earns 1 | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_0
+    is_evaluated(number) and not is_evaluated(value) => False
+points of 18 at most | grading/values.py | verify::right_answers_earn_1_and_wrong_ones_0
+    points = [*screening, *large, *points] => points = [*screening, *points]
 an or that is free | grading/structure.py | verify::right_answers_earn_1_and_wrong_ones_0
     return Structure("∨", parts) => return Structure("list", parts)
 """
