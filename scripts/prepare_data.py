@@ -24,6 +24,7 @@ from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from sys import intern
+from typing import BinaryIO
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
@@ -31,7 +32,7 @@ from huggingface_hub import HfApi
 from tqdm import tqdm
 
 from plumbing.command_line import count
-from plumbing.data.rows import read_rows
+from plumbing.data.rows import parse_json, read_rows
 from plumbing.errors import InputError, first_lines
 from plumbing.files import write_atomic
 from scripts import analysis, reasoning_tasks
@@ -39,6 +40,9 @@ from scripts.sources import SOURCES, Source
 from verify import Verifier
 
 ENDINGS = (".jsonl", ".json", ".parquet")
+EXAMPLES = 5  # of reference answers that are dropped
+# Two letters or more, which the default comparison may take for a product: gl = lg.
+_LETTERS = re.compile(r"(?!(?i:yes|no|true|false)$)[^\W\d_]{2,}")
 
 
 def locate(place: str) -> str:
@@ -80,12 +84,20 @@ def read(url: str, source: Source) -> Iterator[tuple[dict, str]]:
         with file_system.open(name, "rb", cache_type="none") as file:
             is_list = file.read(1) == b"["  # of JSON, as DeepScaleR's
             file.seek(0)
-            lines = map(json.dumps, json.load(file)) if is_list else file
+            lines = map(json.dumps, read_list(file, name)) if is_list else file
             for place, row in read_rows(lines, name, required, optional, strict=False):
                 try:
                     yield source.parse(row)
                 except ValueError as error:
                     raise InputError(f"{name}, {place}: {error}") from error
+
+
+def read_list(file: BinaryIO, name: str) -> list:
+    """Return the rows of a file that is one JSON list. Raises InputError if it is damaged."""
+    try:
+        return parse_json(file.read())
+    except ValueError as error:
+        raise InputError(f"{name}: damaged ({error})") from error
 
 
 def normalise(text: str) -> str:
@@ -102,6 +114,18 @@ def overlap_key(line: str) -> str:
     return "".join(re.findall(r"\w|[-+*/^=<>%]", normalise(problem)))
 
 
+def suggestion(answers: list[str]) -> str:
+    """Return advice where most reference answers are letters alone, else ""."""
+    letters = [answer for answer in answers if _LETTERS.fullmatch(answer)]
+    if 2 * len(letters) <= len(answers):
+        return ""
+    return (
+        f"{len(letters):,} of {len(answers):,} reference answers are letters alone, such as "
+        f"{letters[0]!r:.40}. By default two letters are a product, so that ab answers ba: prepare "
+        "and train with --reward rewards/exact.py"
+    )
+
+
 def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict]:
     """Read the usable rows of a data set. Returns them as lines of JSON by the rank of the problem,
     and the manifest's entry, which counts the rows dropped by reason. --keep_repeats writes the
@@ -114,6 +138,7 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
         rows = map(source.parse, reasoning_tasks.rows())
     usable = []
     dropped = Counter()  # by reason
+    unverifiable = Counter()  # by reference answer
     for record, reason in rows:
         if reason:
             dropped[reason] += 1
@@ -124,6 +149,8 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
         usable.append((intern(rank), intern(record["expected_answer"]), intern(line)))
     rows_read = len(usable) + dropped.total()
     answers = sorted({answer for _, answer, _ in usable})
+    if not verifier.reward and (advice := suggestion([answer for _, answer, _ in usable])):
+        print(advice)
     print("checking the reference answers")
     valid = {*compress(answers, verifier.check_golds(answers))}
     table = defaultdict(list)
@@ -131,12 +158,17 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
         if answer in valid:
             table[rank].append(line)
         else:
-            dropped["unverifiable_answer"] += 1
+            unverifiable[answer] += 1
+    examples = {f"{answer:.60}": rows for answer, rows in unverifiable.most_common(EXAMPLES)}
+    if examples:
+        dropped["unverifiable_answer"] = unverifiable.total()
+        print(f"dropped, as they cannot be verified (answer: rows): {json.dumps(examples)}")
     dropped["repeat"] = sum(map(len, table.values())) - len(table)
     return table, {
         "source": url,
         "rows_read": rows_read,
         "dropped_rows": +dropped,
+        "unverifiable_answers": examples,
     }
 
 
@@ -154,6 +186,7 @@ def arguments(argv) -> Namespace:
     add("--val_copy", metavar="FILE", help="likewise, of the data set to validate on")
     add("--problem", help="field of the problem (the source's)")
     add("--gold", help="field of the reference answer (the source's)")
+    add("--reward", default="", help="reward that checks the reference answers, as of train.py")
     add("--out", help="new folder for the files (data/SOURCE)")
     add("--val_size", type=count, help="problems to validate on (the source's)")
     add("--keep_repeats", action="store_true", help="train on repeated rows too")
@@ -167,6 +200,8 @@ def data_sets(args: Namespace) -> tuple[Source, Source | None]:
     source = replace(SOURCES[args.source], **given)
     if not source.hub_id:
         raise InputError("--source own needs FILE, a file of yours")
+    if source.problem == source.gold:
+        raise InputError(f"--problem {source.problem} --gold {source.gold}: one field for both")
     held_out = SOURCES.get(source.held_out)
     if args.val_copy:
         held_out = replace(held_out or source, hub_id=args.val_copy)
@@ -177,7 +212,7 @@ def load_both(args: Namespace) -> tuple[dict, dict, dict]:
     """Read the data sets. Returns the rows to train on, those to validate on, which without a data
     set of their own are the first by rank, and the manifest."""
     source, held_out = data_sets(args)
-    with Verifier(workers=4) as verifier:
+    with Verifier(workers=4, reward=args.reward) as verifier:
         validation = load(held_out, verifier) if held_out else None
         train, manifest = load(source, verifier)
     if validation:

@@ -27,7 +27,12 @@ class Source:
 
     def parse(self, row: dict) -> tuple[dict, str]:
         """Return the fields to write for a row, and the reason to drop it, "" to keep it. Raises
-        ValueError if its problem or answer is no text or number."""
+        ValueError if its problem or answer is no text or number, or two fields would be either."""
+        for name, written in ((self.problem, "problem"), (self.gold, "expected_answer")):
+            if name != written and row.get(written) is not None:
+                raise ValueError(
+                    f"fields {name!r} and {written!r} would both be {written!r}: rename or drop one"
+                )
         problem = text_or_blank(row.get(self.problem))
         answer = text_or_blank(row.get(self.gold)).strip()
         if self.boxed:

@@ -13,6 +13,7 @@ from plumbing.errors import InputError, first_lines
 
 EXPECTED = 'expected JSON lines, {"problem": "...", "expected_answer": "..."}, or a .parquet file'
 EXACT = 2.0**53  # from here on a float may have been another integer
+MAX_NESTING = 200  # of lists and objects; Python reads and writes about 990
 
 
 def text_of(value) -> str:
@@ -29,6 +30,41 @@ def text_of(value) -> str:
     if isinstance(value, float) and abs(value) < EXACT:  # false for NaN
         return np.format_float_positional(value, trim="-")
     raise ValueError(f"{value!r:.60}, a {type(value).__name__}, no text or exact number")
+
+
+def parse_json(text: bytes):
+    """Return the value of a JSON text. Raises ValueError if it is damaged, nested more deeply than
+    MAX_NESTING, or has a field twice in an object, of which Python would keep the last."""
+    try:
+        value = json.loads(text, object_pairs_hook=_distinct)
+    except RecursionError:
+        raise ValueError(f"nested more than {MAX_NESTING} deep") from None
+    level = [value]
+    for _ in range(MAX_NESTING + 1):
+        level = [inner for item in level for inner in _members(item)]
+        if not level:
+            return value
+    raise ValueError(f"nested more than {MAX_NESTING} deep")
+
+
+def _members(value) -> list:
+    """Return what a list or object holds, nothing of other values."""
+    if isinstance(value, dict):
+        return [*value.values()]
+    return value if isinstance(value, list) else []
+
+
+def _distinct(pairs: list[tuple]) -> dict:
+    """Return the fields of a JSON object. Raises ValueError if two have the same name."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError(f"field {_repeated([name for name, _ in pairs])!r} is there twice")
+    return fields
+
+
+def _repeated(names: list[str]) -> str | None:
+    """Return the first name that is there before, None if all are distinct."""
+    return next((name for i, name in enumerate(names) if name in names[:i]), None)
 
 
 def read_rows(
@@ -56,7 +92,7 @@ def _json_rows(file: BinaryIO, name: str) -> Iterator[tuple]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError(f"a {type(row).__name__}, no object")
         except ValueError as error:
@@ -69,6 +105,8 @@ def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tup
     columns = None if optional is None else [*required, *optional]
     try:
         table = pq.ParquetFile(file)
+        if repeated := _repeated(table.schema_arrow.names):
+            raise InputError(f"{name}: two columns are called {repeated!r}: rename or drop one")
         for field in table.schema_arrow:
             if field.name in required and field.type in (pa.float16(), pa.float32()):
                 raise InputError(f"{name}: {field.name!r} is {field.type}: make it text")

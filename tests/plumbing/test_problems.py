@@ -75,6 +75,18 @@ BAD = {  # what follows one good line; the error
     "half a surrogate pair": (line("\ud800"), "line 2: field 'problem': 'utf-8' codec can't"),
     "a bool": (line(answer=True), "line 2: field 'expected_answer': True, a bool, no text"),
     "no number": (line(answer=math.nan), "nan, a float, no text or exact number"),
+    "lists 20,000 deep": (
+        f'{{"problem": "q", "expected_answer": "1", "u": {"[" * 20_000}{"]" * 20_000}}}',
+        "line 2: damaged (nested more than 200 deep)",
+    ),
+    "an answer 900 deep": (  # which Python reads, but not each function can write
+        f'{{"problem": "q", "expected_answer": {"[" * 900}{"]" * 900}}}',
+        "line 2: damaged (nested more than 200 deep)",
+    ),
+    "a field twice": (
+        '{"problem": "q", "expected_answer": "1", "expected_answer": "2"}',
+        "line 2: damaged (field 'expected_answer' is there twice)",
+    ),
     "a float that may be rounded": (line(answer=2.0**53), "9007199254740992.0, a float, no text"),
 }
 
@@ -98,6 +110,22 @@ def test_files_that_are_no_tables_are_rejected(tmp_path):
             Problems(tmp_path / name)
     with rejected("row 1: no field 'problem'"):
         Problems(write(tmp_path / "b.parquet", [{"question": "q"}]))
+
+
+def test_two_parquet_columns_of_one_name_are_rejected(tmp_path):
+    """The last would win."""
+    names = ["problem", "expected_answer", "expected_answer"]
+    pq.write_table(pa.table([["p"], ["1"], ["2"]], names=names), tmp_path / "t.parquet")
+    with rejected("t.parquet: two columns are called 'expected_answer': rename or drop one"):
+        Problems(tmp_path / "t.parquet")
+
+
+def test_a_row_may_be_nested_200_deep(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        f'{{"problem": "q", "expected_answer": "1", "extra_info": {"[" * 200}{"]" * 200}}}'
+    )
+    assert Problems(path).golds([0])[0] == ["1"]
 
 
 def test_an_answer_in_float32_is_rejected(tmp_path):

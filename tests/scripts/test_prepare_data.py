@@ -15,6 +15,8 @@ from scripts.prepare_data import arguments, prepare
 from scripts.sources import SOURCES
 from tests.helpers.checks import rejected
 from tests.helpers.files import write
+from tests.helpers.models import ROOT
+from verify import Verifier
 
 OWN, QUESTION, MATH = "problem expected_answer", "question answer", "problem solution level"
 PART = "-00000-of-00001.parquet"
@@ -37,8 +39,13 @@ def answers(rows):
 @pytest.fixture(autouse=True, scope="module")
 def verifier():
     """Share one pool of workers, as starting them takes a second."""
-    with prepare_data.Verifier(workers=1) as verifier, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare_data, "Verifier", lambda workers: nullcontext(verifier))
+    with Verifier(workers=1) as verifier, pytest.MonkeyPatch.context() as patch:
+        shared = nullcontext(verifier)
+        patch.setattr(
+            prepare_data,
+            "Verifier",
+            lambda workers, reward: Verifier(1, reward=reward) if reward else shared,
+        )
         yield verifier
 
 
@@ -158,10 +165,52 @@ def test_a_test_set_is_written_whole(tmp_path):
     assert not (tmp_path / "out/train.jsonl").exists()
 
 
+def test_answers_that_cannot_be_verified_are_shown_with_their_rows(tmp_path, capsys):
+    rows = table(OWN, ("a", "or"), ("b", "tr"), ("c", "or"), ("d", "4"), ("e", "5"), ("f", "6"))
+    manifest, *_ = run(write(tmp_path / "in.jsonl", rows), tmp_path / "out")
+    assert manifest["dropped_rows"] == {"unverifiable_answer": 3}
+    assert manifest["unverifiable_answers"] == {"or": 2, "tr": 1}
+    out = capsys.readouterr().out
+    assert 'dropped, as they cannot be verified (answer: rows): {"or": 2, "tr": 1}' in out
+    assert "--reward" not in out
+
+
+def test_answers_of_letters_are_kept_by_the_reward_that_is_suggested(tmp_path, capsys):
+    """The fourth answer is a choice, and no word."""
+    file = write(
+        tmp_path / "in.jsonl", table(OWN, *zip("abcd", ("or", "gl", "gfdk", "A"), strict=True))
+    )
+    assert run(file, tmp_path / "out")[0]["dropped_rows"] == {"unverifiable_answer": 1}
+    out = capsys.readouterr().out
+    assert "3 of 4 reference answers are letters alone, such as 'or'. By default two" in out
+    assert "train with --reward rewards/exact.py" in out
+    flags = f"--val_size 1 --reward {ROOT / 'rewards/exact.py'}"
+    manifest, train, val = run(file, tmp_path / "exact", flags)
+    assert manifest["dropped_rows"] == {}
+    assert len(train + val) == 4
+    assert "letters alone" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "is_advised"), [("yes no", 0), ("A B", 0), ("gl 5", 0), ("gl", 1)]
+)
+def test_the_reward_for_letters_is_suggested_where_most_answers_are_two_letters_or_more(
+    words, is_advised
+):
+    assert bool(prepare_data.suggestion(words.split())) == is_advised
+
+
 REJECTED = {  # flags -> message
     "own bool.jsonl": "bool.jsonl, line 2: True, a bool, no text",
     "own one.jsonl --val_size 1": "too few usable problems",
     "own": "--source own needs FILE",
+    "own one.jsonl --gold problem": "--problem problem --gold problem: one field for both",
+    "own two.jsonl --gold answer": "two.jsonl, line 1: fields 'answer' and 'expected_answer' would",
+    "own two.jsonl --problem answer": "line 1: fields 'answer' and 'problem' would both be",
+    "own deep.jsonl": "deep.jsonl, line 1: damaged (nested more than 200 deep)",
+    "own deep.json": "deep.json: damaged (nested more than 200 deep)",
+    "own twice.json": "twice.json: damaged (field 'problem' is there twice)",
+    "own cut.json": "cut.json: damaged (Expecting",
     "own nowhere": "nowhere: no such file, nor on the hub",
     "own one.jsonl --out .": ". exists: choose another --out",
 }
@@ -172,6 +221,12 @@ def test_bad_input_is_rejected_and_nothing_is_written(flags, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     write(Path("one.jsonl"), table(OWN, ("a", "1")) * 3)
     write(Path("bool.jsonl"), table(OWN, ("a", "1"), ("b", True)))
+    write(Path("two.jsonl"), table(OWN + " answer", ("a", "1", "2")))
+    deep = f'{{"problem": "a", "expected_answer": "1", "u": {"[" * 20_000}{"]" * 20_000}}}'
+    Path("deep.jsonl").write_text(deep)
+    Path("deep.json").write_text(f"[{deep}]")
+    Path("twice.json").write_text('[{"problem": "a", "problem": "b"}]')
+    Path("cut.json").write_text('[{"problem": ')
     before = {*Path().rglob("*")}
     with rejected(REJECTED[flags]):
         prepare(arguments(f"--source {flags}".split()))
