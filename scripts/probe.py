@@ -135,7 +135,7 @@ def probe(plan, task: str, problems: int, runner: Runner) -> str:
     configs = {arm: plan.config(arm, task) for arm in plan.arms}
     for job in jobs:
         run = analysis.Run.load(job.run)
-        predicted = minutes(run, plan.spends(job.arm), configs[job.arm].eval_every)
+        predicted = minutes(run, plan.spends(job.arm, task), configs[job.arm].eval_every)
         parts.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
     planned = [each for each in plan.jobs() if each.task == task]
     parts.append(f"{len(planned)} runs are planned.")

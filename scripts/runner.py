@@ -1,9 +1,11 @@
 """Run train.py as processes of one thread, and resume runs until they have spent their budget.
 
-Beside a run's directory are seedN.log, what its processes printed, and seedN.usage.jsonl, a line a
-process: flags, status, cpu_seconds, wall_seconds.
+A run is one process or, with a launch command such as torchrun, its ranks. Beside a run's directory
+are seedN.log, what its processes printed, and seedN.usage.jsonl, a line a start: flags, status,
+cpu_seconds, wall_seconds. As long as a process prints to the log, the log is locked.
 """
 
+import fcntl
 import math
 import os
 import shlex
@@ -13,16 +15,25 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import repeat
 from pathlib import Path
+from typing import TextIO
+
+import torch
 
 import train
+from plumbing.errors import InputError
 from plumbing.files import read_lines, write_lines
 
 # train.py's exit status when it stops early. While it starts, the signal ends it.
 STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)
+POLL_S = 0.2
+# torchrun kills its ranks this long after SIGTERM, by default 30 s. They finish their step and
+# save a checkpoint first, which may take minutes on 8 GPUs.
+SHUTDOWN_S = "3600"
 
 
 @dataclass(frozen=True)
@@ -96,12 +107,25 @@ def parse(flags: str) -> train.Config:
     return train.parse(shlex.split(flags))
 
 
+def launcher(line: str) -> list[str]:
+    """Split a launch command into words, the first a path. Its program is looked for beside Python,
+    where an environment that is not activated has torchrun, then on PATH. Raises InputError."""
+    program, *arguments = shlex.split(line)
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    path = shutil.which(program, path=os.pathsep.join(folders))
+    if not path:
+        raise InputError(f"launch = {line!r}: this machine has no program {program}")
+    return [path, *arguments]
+
+
 @dataclass
 class Runner:
-    """Runs jobs as processes, so many at a time, until `end`, in seconds since 1970."""
+    """Runs jobs as processes, so many at a time, until `end`, in seconds since 1970. launch: words
+    of a command that starts the ranks of a run (`launcher`), by default a single process."""
 
     at_a_time: int = 1
     end: float = math.inf
+    launch: list[str] = field(default_factory=list)
 
     def stop(self, *_) -> None:
         """Stop as at the deadline: a signal handler."""
@@ -117,46 +141,101 @@ class Runner:
         """Run a job until it has spent its budget, or `end`. Returns whether a process failed."""
         while not job.finished() and time.time() < self.end:
             note(f"starts: {job.run}")
+            log = job.run.with_suffix(".log")
+            printed = log.stat().st_size if log.exists() else 0
             status = self.run_process(job)
             if status in STOPPED:
                 note(f"stopped: {job.run}")
                 return False
             if status:
-                log = job.run.with_suffix(".log")
-                last_line = log.read_text(errors="replace").strip().rpartition("\n")[2]
-                note(f"FAILED, see {log}: {last_line}")
+                note(f"FAILED, see {log}: {reason(log, printed)}")
                 return True
         if discard and job.finished():
             job.discard()
         return False
 
-    def run_process(self, job: Job) -> int:
-        """Start or resume a run as a process; log what it used. Returns its exit status."""
-        job.run.parent.mkdir(parents=True, exist_ok=True)
-        if not job.run.exists():
-            job.run.with_suffix(".usage.jsonl").unlink(missing_ok=True)
+    def command(self, job: Job) -> list[str]:
+        """Return the words of the command that starts or resumes a run."""
         flags = shlex.split(f"{job.flags} --steps {job.steps()}")
-        line = [sys.executable, train.__file__, *flags, "--out", str(job.run)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        began = time.time()
-        with job.run.with_suffix(".log").open("a") as file:
-            process = subprocess.Popen(line, stdout=file, stderr=file, env=environment)
-        ended = 0
-        while not ended:
-            time.sleep(0.2)
-            if time.time() >= self.end:
-                # It stops after its step. `terminate` may reap it, and then `wait4` would fail.
-                os.kill(process.pid, signal.SIGTERM)
-            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        start = self.launch or [sys.executable]
+        return [*start, train.__file__, *flags, "--out", str(job.run)]
+
+    def run_process(self, job: Job) -> int:
+        """Start or resume a run; log what it used. Returns its exit status, or one of STOPPED."""
+        job.run.parent.mkdir(parents=True, exist_ok=True)
+        with job.run.with_suffix(".log").open("a") as log:
+            if not self.lock(log):
+                return STOPPED[0]
+            if not job.run.exists():
+                job.run.with_suffix(".usage.jsonl").unlink(missing_ok=True)
+            began = time.time()
+            process = start(self.command(job), log)
+            status, usage, signalled = self.wait(process)
         row = {
             "flags": job.flags,
-            "status": process.returncode,
+            "status": status,
             "cpu_seconds": usage.ru_utime + usage.ru_stime,
             "wall_seconds": time.time() - began,
         }
         write_lines(job.run.with_suffix(".usage.jsonl"), [row], "a")
-        return process.returncode
+        if self.launch and signalled and status:
+            return STOPPED[0]  # torchrun's own status is 1
+        return status
+
+    def lock(self, log: TextIO) -> bool:
+        """Lock a log. First wait until the processes that print to it have ended: those of a study
+        that was killed save a checkpoint. Returns False if they have not ended by `end`."""
+        waiting = False
+        while time.time() < self.end:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if not waiting:
+                    note(f"waits for the processes that print to {log.name}")
+                waiting = True
+                time.sleep(POLL_S)
+        return False
+
+    def wait(self, process: subprocess.Popen) -> tuple:
+        """Wait for a process, which gets SIGTERM at `end` and stops after its step. Returns its
+        exit status, its usage, children included, and whether it got the signal."""
+        signalled = False
+        ended = 0
+        while not ended:
+            time.sleep(POLL_S)
+            if time.time() >= self.end and not signalled:
+                # Once: a second signal would end torchrun before its ranks. `terminate` may reap
+                # the process, and then `wait4` would fail.
+                os.kill(process.pid, signal.SIGTERM)
+                signalled = True
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return process.returncode, usage, signalled
+
+
+def start(command: list[str], log: TextIO) -> subprocess.Popen:
+    """Start a command that prints to a log, in a session of its own: Ctrl-C reaches this process
+    alone, which passes a signal on. On Linux the command gets SIGTERM if this process is killed."""
+    end_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
+    environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SHUTDOWN_S} | os.environ
+    return subprocess.Popen(
+        command,
+        stdout=log,
+        stderr=log,
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        preexec_fn=end_with_parent and partial(end_with_parent, signal.SIGTERM),
+    )
+
+
+def reason(log: Path, start: int) -> str:
+    """Return the line of a log, from a byte on, that says why a run failed: train.py's, after which
+    torchrun prints more, or the last."""
+    text = log.read_bytes()[start:].decode(errors="replace")
+    lines = text.strip().splitlines() or [""]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines)[-1]
 
 
 def note(text: str) -> None:

@@ -39,6 +39,7 @@ SAME = {
 }
 SPENT = 0.95  # of the budget: a run that spent less is not compared
 DRAWS = 2000  # of a bootstrap
+LAST = 5  # evaluations that the paper averages (Section 5.2)
 ROUNDING = 1e-6  # relative, of amounts
 
 
@@ -254,18 +255,37 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
     }
 
 
-def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5) -> pd.DataFrame:
+def last_evaluations(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return for each run what the paper reports of it: `before`, the accuracy before the first
+    step, NaN if not known; `accuracy`, the mean of the LAST evaluations after it; how many these
+    are, `evaluations`; the last of them, `step`."""
+    ordered = rows.sort_values("step", kind="stable")
+    before = ordered[ordered.step == 0].set_index(RUN).accuracy
+    last = ordered[ordered.step > 0].groupby(RUN, sort=False).tail(LAST)
+    by_run = last.groupby(RUN, sort=False)
+    return pd.DataFrame(
+        {
+            "before": before.reindex(by_run.size().index),
+            "accuracy": by_run.accuracy.mean(),
+            "evaluations": by_run.size(),
+            "step": by_run.step.max(),
+        }
+    ).reset_index()
+
+
+def summarize(rows, baseline: str, budget, devices: dict, places: int = 5) -> pd.DataFrame:
     """Compare each arm of each task with the baseline: a row for each. It has gains at equal
     completions (`gain_…`) and CPU seconds (`cpu_seconds_…`) and compute-matched (`matched_…`), and
-    the `speed_up_…`. budget: in completions. devices: by arm, relative to one without a Teacher.
-    places: where curves are read, over the last third of an amount. Raises InputError if there is
-    nothing to compare."""
+    the `speed_up_…`. budget: in completions, of all tasks or by task. devices: by arm, relative to
+    one without a Teacher. places: where curves are read, over the last third of an amount. Raises
+    InputError if there is nothing to compare."""
     twelfths = np.linspace(8, 12, places)
-    at_A = budget * (twelfths / 12)
+    budgets = budget if isinstance(budget, dict) else dict.fromkeys(rows.task, budget)
     spent = rows.groupby(RUN).completions.transform("max")
-    finished = rows[spent >= SPENT * budget]
+    finished = rows[spent >= SPENT * rows.task.map(budgets)]
     lines = []
     for task, of_task in finished.groupby("task", sort=False):
+        at_A = budgets[task] * (twelfths / 12)
         base = of_task[of_task.arm == baseline]
         for arm, runs in of_task.groupby("arm", sort=False):
             line = {"task": task, "arm": arm}
@@ -276,9 +296,9 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
             lines.append(line)
     summary = pd.json_normalize(lines, sep="_")
     if "gain_points" not in summary:
+        amounts = " or ".join(f"{each:,.0f}" for each in sorted({*budgets.values()}))
         raise InputError(
-            f"no run of {baseline} and of another arm with its seed has spent {budget:,.0f} "
-            "completions"
+            f"no run of {baseline} and of another arm with its seed has spent {amounts} completions"
         )
     return summary
 

@@ -4,6 +4,8 @@
     python -m scripts.study PLAN.toml --jobs 2 --until 18:00      # start, stop, resume
     python -m scripts.study PLAN.toml --report                    # on the runs that are finished
     python -m scripts.study PLAN.toml --report --csv scores.csv   # on a CSV alone
+    python -m scripts.study studies/paper/table1.toml --dry_run   # commands, GPU hours, disk
+    python -m scripts.study studies/paper/table1.toml --miniature # on the demo's model, 4 CPU ranks
 
 A plan comes first; without one it takes all flags of train.py, too. A plan, whose paths are
 relative to the working directory:
@@ -11,7 +13,7 @@ relative to the working directory:
     out = "runs/study"      # a run is in OUT/TASK/ARM/seedN, without TASK if there are no tasks
     flags = "--preset demo --eval_every 10"     # of train.py, for all runs
     baseline = "uniform"    # the arm that others are compared with
-    budget = 23040          # completions of a run
+    budget = 23040          # completions of a run; if left out, those of train.py's steps
     seeds = [1, 2, 3, 4, 5]
     [tasks]                 # more flags by task; may be left out
     demo = "--train_data demo/train.jsonl"
@@ -25,6 +27,15 @@ relative to the working directory:
     arms = ["DAPO"]
     tasks = ["demo"]
 
+For a machine with several GPUs, where runs are started one at a time and no probe is made:
+
+    launch = "torchrun --standalone --nproc_per_node 8"
+    gpu_hours = 1000        # of a run with its preset's steps, for --dry_run
+    report = "table1"       # the report is in OUT/table1: plans with one OUT share their runs
+    [paper]                 # figures that are printed beside, from a CSV
+    figures = "studies/paper/figures.csv"
+    table = "Table 1"
+
 First it probes: how many groups of the untrained model are dead, also by category if an arm has
 --column, and how long will a run take? Then it trains, seed by seed, in processes of one thread.
 Every run spends the budget; where an arm has a Teacher, which takes 2 of 8 devices, the baseline
@@ -32,6 +43,7 @@ goes on to 4/3 of it (compute-matched). Runs are resumed by the same command. Th
 OUT has it as report.md, report.html and figure.png, with scores.csv and summary.csv.
 """
 
+import dataclasses
 import math
 import shlex
 import signal
@@ -50,18 +62,24 @@ from transformers import AutoTokenizer
 import train
 from plumbing import command_line
 from plumbing.command_line import natural, opt
-from plumbing.config import Config
+from plumbing.config import DEMO, PRESETS, Config
 from plumbing.data.problems import Problems
+from plumbing.distributed.layout import device_type
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
 from plumbing.models import trial
 from plumbing.plugins import sampler_settings
 from sampler import Context, find_sampler
-from scripts import analysis, plot, probe, report, scores, verdict
-from scripts.runner import STOPPED, Job, Runner, note, parse
+from scripts import analysis, dry_run, plot, probe, report, scores, verdict
+from scripts.runner import STOPPED, Job, Runner, launcher, note, parse
 
 SPEED_UP = ["task", "arm", "base_dead", "dead", "r"]  # columns of summary.csv
 SPEED_UP += ["speed_up_value", "speed_up_low", "speed_up_high", "speed_up_bound"]
+# A plan in miniature: flags that replace those of its runs, steps of an arm with a Teacher, launch.
+MINIATURE = f"--preset demo {PRESETS['demo']} --teacher_model {DEMO}/model --prompts_per_step 6"
+MINIATURE += " --group_size 4 --eval_every 2 --checkpoint_every 2 --keep 1"
+MINIATURE_STEPS = 6
+MINIATURE_LAUNCH = "torchrun --standalone --nproc_per_node 4"
 
 
 @dataclass
@@ -76,7 +94,9 @@ class Arm:
 
 @dataclass
 class Plan:
-    """The keys of a plan file. tasks: name -> flags. replace: task -> arm -> flags. places: at how
+    """The keys of a plan file. tasks: name -> flags. replace: task -> arm -> flags. budget: 0: runs
+    take train.py's steps. launch: command that starts a run's ranks. gpu_hours: of a run with its
+    preset's steps. report: its folder in `out`. note: a sentence of it. paper: `table` of the CSV `figures`. places: at how
     many places over the last third of an amount accuracy is read. test: `arms` and `tasks` whose
     compute-matched gains get p-values together. curve: `arms` and `tasks` of the figure of
     speed-ups. lines: label -> height of a line in it. beside: label -> summary.csv of another study
@@ -86,7 +106,7 @@ class Plan:
     flags: str
     arms: dict
     seeds: list
-    budget: int | float
+    budget: int | float = 0
     baseline: str = "uniform"
     tasks: dict = field(default_factory=lambda: {"": ""})
     replace: dict = field(default_factory=dict)
@@ -95,6 +115,11 @@ class Plan:
     lines: dict = field(default_factory=dict)
     beside: dict = field(default_factory=dict)
     places: int = 5
+    launch: str = ""
+    gpu_hours: int | float = 0
+    report: str = ""
+    note: str = ""
+    paper: dict = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str) -> "Plan":
@@ -110,6 +135,8 @@ class Plan:
                     raise ValueError(f"{chosen}: must have `arms` and `tasks`")
                 arms |= {*chosen["arms"]}
                 tasks |= {*chosen["tasks"]}
+            if plan.paper and {*plan.paper} != {"figures", "table"}:
+                raise ValueError(f"{plan.paper}: must have `figures` and `table`")
             unknown = (arms - {*plan.arms}) | (tasks - {*plan.tasks})
             if unknown:
                 raise ValueError(f"no arm or task: {sorted(unknown)}")
@@ -136,18 +163,59 @@ class Plan:
             for name, arm in self.arms.items()
         }
 
-    def spends(self, arm: str) -> float:
-        """Return the completions of an arm's runs: the baseline's are compute-matched."""
+    def spends(self, arm: str, task: str) -> float:
+        """Return the completions of an arm's runs on a task: the baseline's are compute-matched.
+        Without a budget they are those of train.py's steps, of which a run without a Teacher has
+        4/3, too."""
+        if not self.budget:
+            c = self.config(arm, task)
+            return c.steps * c.prompts_per_step * c.group_size
         ratio = max(self.devices.values()) if arm == self.baseline else 1.0
         return self.budget * ratio
 
+    def budgets(self) -> dict[str, float]:
+        """The completions at which the arms are compared, by task."""
+        return {
+            task: self.budget or min(self.spends(arm, task) for arm in self.arms)
+            for task in self.tasks
+        }
+
+    def miniature(self) -> "Plan":
+        """Return this plan with the demo's model and data, 4 CPU ranks and few steps, and an `out`
+        of its own. An arm without a Teacher has 4/3 of the steps. Raises ValueError."""
+
+        def small(flags: str) -> str:
+            flags = f"{flags} {MINIATURE}"
+            c = parse(f"{self.flags} {flags}")
+            steps = MINIATURE_STEPS
+            if not c.teacher_model:
+                steps = train.baseline_steps(steps, c.eval_every)
+            return f"{flags} --steps {steps}"
+
+        return dataclasses.replace(
+            self,
+            out=f"{self.out}_miniature",
+            launch=MINIATURE_LAUNCH,
+            budget=0,
+            gpu_hours=0,
+            note=f"In miniature: the demo's model, not the plan's. {self.note}".rstrip(),
+            arms={
+                name: dataclasses.replace(arm, flags=small(arm.flags))
+                for name, arm in self.arms.items()
+            },
+            replace={
+                task: {name: small(flags) for name, flags in arms.items()}
+                for task, arms in self.replace.items()
+            },
+        )
+
     def jobs(self) -> list[Job]:
         """Return all runs, seed by seed and task by task. Without --steps a run gets those that
-        spend its budget if no step draws more. Raises ValueError if train.py rejects the flags, or
-        a learning rate is not constant."""
+        spend its budget if no step draws more or, without a budget, train.py's. Raises ValueError
+        if train.py rejects the flags, or a learning rate is not constant."""
         jobs = []
         for task, name in product(self.tasks, self.arms):
-            budget = self.spends(name)
+            budget = self.spends(name, task)
             flags = self.flags_of(task, name)
             c = parse(flags)
             if c.lr_schedule != "constant":
@@ -158,7 +226,8 @@ class Plan:
                 flags += f" --steps {math.ceil(budget / per_step)}"
             for seed in dict.fromkeys(self.arms[name].seeds or self.seeds):
                 own = f"{flags} --seed {seed}"
-                jobs.append(Job(Path(self.out), task, name, seed, own, budget))
+                job = Job(Path(self.out), task, name, seed, own, budget if self.budget else 0.0)
+                jobs.append(job)
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
 
 
@@ -196,11 +265,12 @@ def plan_of_flags(options: "Options", words: list[str]) -> Plan:
     )
 
 
-def score(jobs: list[Job]) -> list[pd.DataFrame]:
-    """Compute the scores of each run."""
+def score(jobs: list[Job], cpu_seconds: bool = True) -> list[pd.DataFrame]:
+    """Compute the scores of each run. cpu_seconds: whether processor time is the cost of a run: not
+    where several ranks wait for each other, or for a GPU."""
     return [
         analysis.Run.load(job.run).scores(
-            cores=job.cores(),
+            cores=job.cores() if cpu_seconds else math.nan,
             checksums=scores.SAME,
             task=job.task,
             arm=job.arm,
@@ -219,15 +289,26 @@ def time_of_day(text: str) -> float:
 
 def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
     """Compare the arms, and write all files of the report. Returns the text. Raises InputError."""
-    summary = scores.summarize(
-        rows,
-        plan.baseline,
-        plan.budget,
-        plan.devices,
-        plan.places,
-    )
-    findings = verdict.sentences(summary, plan.baseline, plan.test)
-    tables = verdict.tables(summary)
+    tables = []
+    findings = [plan.note] if plan.note else []
+    if plan.paper:
+        tables.append(verdict.beside_paper(rows, **plan.paper))
+        findings.append(verdict.PAPER_LEGEND)
+    try:
+        summary = scores.summarize(
+            rows,
+            plan.baseline,
+            plan.budgets(),
+            plan.devices,
+            plan.places,
+        )
+        findings += verdict.sentences(summary, plan.baseline, plan.test)
+        tables += verdict.tables(summary)
+    except InputError as error:
+        if not plan.paper:  # its table needs no pairs of runs
+            raise
+        summary = pd.DataFrame(columns=SPEED_UP)
+        findings.append(f"Arms are not compared: {error}.")
     speed_ups = summary.dropna(subset="speed_up_bound")[SPEED_UP].round(4)
     figures = {"figure": plot.draw_study(rows)}
     if plan.curve:
@@ -264,7 +345,9 @@ class Options:
     problems: int = opt(200, "training problems of a probe")
     report: bool = opt(False, "only report on what is finished")
     csv: str = opt("", "only report, on the plan's arms in a table of scores")
-    jobs: int = opt(2, "runs at a time")
+    dry_run: bool = opt(False, "only print each run's command, steps, disk and GPU hours")
+    miniature: bool = opt(False, "the plan on the demo's model and data, 4 CPU ranks, few steps")
+    jobs: int = opt(0, "runs at a time; 0: 2 or, by a plan's launch command, 1", type=natural)
     until: float = opt(math.inf, "stop at this time of day", type=time_of_day, metavar="HH:MM")
     discard: bool = opt(False, "delete the weights of finished runs")
 
@@ -281,21 +364,23 @@ def arguments(argv) -> tuple[Options, Plan]:
     command_line.add_fields(parser, Options)
     given, flags = parser.parse_known_args(words[has_plan:])
     options = Options(**vars(given))
-    if not has_plan:
-        return options, plan_of_flags(options, flags)
-    if flags:
+    if has_plan and flags:
         parser.error(f"{' '.join(flags)}: a plan has these flags")
-    return options, Plan.read(words[0])
+    plan = Plan.read(words[0]) if has_plan else plan_of_flags(options, flags)
+    return options, plan.miniature() if options.miniature else plan
 
 
 def check(plan: Plan) -> None:
     """Read the data, build each arm's sampler, load the tokenizers: mistakes show before hours of
     runs. Raises InputError, OSError, ValueError."""
+    if plan.paper:
+        verdict.read_figures(**plan.paper)
     data = {}
     models = set()
     for task, arm in product(plan.tasks, plan.arms):
         c = plan.config(arm, task)
         models.add(c.model)
+        device_type(c.device)
         for place in ((c.train_data, c.column), (c.val_data, "")):
             data[place] = data.get(place) or Problems(*place)
         problems = data[c.train_data, c.column]
@@ -314,7 +399,11 @@ def check(plan: Plan) -> None:
 def run(plan: Plan, jobs: list[Job], options: Options) -> int:
     """Probe the tasks of which no run is finished, then run the jobs. Returns an exit status: 1 if
     a run failed, train.py's if a signal stopped it."""
-    runner = Runner(options.jobs, options.until)
+    if plan.launch and options.jobs > 1:
+        raise InputError(f"--jobs {options.jobs}: a run by `launch` takes the whole machine")
+    launch = launcher(plan.launch) if plan.launch else []
+    at_a_time = options.jobs or (1 if launch else 2)
+    runner = Runner(at_a_time, options.until, launch)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, runner.stop)
     try:
@@ -322,7 +411,7 @@ def run(plan: Plan, jobs: list[Job], options: Options) -> int:
             check(plan)
             for task in plan.tasks:
                 finished = any(job.finished() for job in jobs if job.task == task)
-                if options.probe or not finished:
+                if options.probe or not (finished or launch):
                     print(probe.probe(plan, task, options.problems, runner))
             failed = not options.probe and runner.run(jobs, options.discard) > 0
     except Timeout as error:
@@ -349,14 +438,17 @@ def main(argv=None) -> int:
                         f"{job.run} was made with {others[0]}, but now has {job.flags}: undo the "
                         "change, choose another `out`, or delete it"
                     )
+            if options.dry_run:
+                print(dry_run.describe(plan, jobs), end="")
+                return status
             if not options.report:
                 status = run(plan, jobs, options)
             if options.probe or status in STOPPED:
                 return status
             done = [job for job in jobs if job.finished()]
             note(f"{len(done)} of {len(jobs)} runs are finished")
-            rows = scores.together(score(done))
-        folder = Path(options.out or plan.out)
+            rows = scores.together(score(done, cpu_seconds=not plan.launch))
+        folder = Path(options.out or Path(plan.out, plan.report))
         print(write_report(rows, plan, folder), end="")
         if not options.csv:  # it would lose the arms that the plan lacks
             write_atomic(folder / "scores.csv", rows.round(4).to_csv(index=False))

@@ -28,6 +28,13 @@ LEGEND = (
     "reaches its late accuracy, over the arm's. live ×, CPU time ×: live groups and CPU seconds, "
     "over the baseline's."
 )
+FIGURES = ["table", "task", "arm", "steps", "base", "accuracy"]  # columns of a CSV
+PAPER_COLUMNS = ["task", "arm", "steps", "base model", "runs", "accuracy", "paper: steps"]
+PAPER_COLUMNS += ["paper: base model", "paper: runs", "paper: accuracy"]
+PAPER_LEGEND = (
+    f"Beside the paper: percent, of a run the mean of its last {scores.LAST} evaluations (or of as "
+    "many as it has), ± the sample standard deviation over runs, that is seeds."
+)
 # Sentences about an arm, a row of scores.summarize.
 VERDICT = (
     "{arm} − {baseline}: {gain_points:+.1f} points ({gain_low:+.1f} to {gain_high:+.1f}) at "
@@ -138,6 +145,49 @@ def tables(summary: pd.DataFrame) -> list[tuple]:
             lines.append(["–" if text in UNKNOWN else text for text in texts])
         found.append((task or "Arms", [*COLUMNS], lines))
     return found
+
+
+def mean_and_deviation(values: pd.Series) -> str:
+    """Format the mean of percentages and, of several, the sample standard deviation, as the paper
+    does: 30.2 ± 0.48."""
+    values = values.dropna()
+    if values.empty:
+        return "–"
+    text = f"{values.mean():.1f}"
+    return text if len(values) == 1 else f"{text} ± {values.std(ddof=1):.2f}"
+
+
+def read_figures(figures: str, table: str) -> pd.DataFrame:
+    """Read the figures of one of the paper's tables from a CSV, a row a run, blank where the paper
+    prints none. Raises InputError if the CSV lacks the table, ValueError if a column, OSError."""
+    printed = pd.read_csv(figures, dtype={"steps": "Int64"}, usecols=FIGURES)
+    printed = printed[printed.table == table]
+    if printed.empty:
+        raise InputError(f"{figures}: has no rows of {table}")
+    return printed
+
+
+def beside_paper(rows: pd.DataFrame, figures: str, table: str) -> tuple:
+    """Return a table, as those of `tables`: the accuracy of runs as the paper reports it, beside
+    the paper's figures. Raises InputError, OSError as `read_figures`."""
+    printed = read_figures(figures, table)
+    ours = scores.last_evaluations(rows)
+    keys = ["task", "arm"]
+    lines = []
+    for task, arm in pd.concat([ours[keys], printed[keys]]).drop_duplicates().to_numpy():
+        of_ours = ours.query("task == @task and arm == @arm")
+        of_paper = printed.query("task == @task and arm == @arm")
+        line = [task, arm]
+        for steps, base, accuracy in (
+            (of_ours.step, of_ours.before, of_ours.accuracy),
+            (of_paper.steps, of_paper.base, of_paper.accuracy),
+        ):
+            counts = ", ".join(f"{count:,}" for count in steps.dropna().unique())
+            each = ", ".join(f"{value:.1f}" for value in accuracy)
+            mean_base = "–" if base.isna().all() else f"{base.mean():.1f}"
+            line += [counts or "–", mean_base, each or "–", mean_and_deviation(accuracy)]
+        lines.append(line)
+    return f"Beside the paper's {table}", PAPER_COLUMNS, lines
 
 
 def markdown(findings: list[str], of_tasks: list[tuple]) -> str:

@@ -1,0 +1,267 @@
+"""The plans of the paper's tables: their runs, their dry run, and torchrun that is killed."""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from plumbing.files import read_lines
+from scripts import dry_run, runner, scores, study, verdict
+from scripts.runner import Runner
+from tests.helpers.checks import rejected
+from tests.helpers.models import ROOT
+from tests.helpers.ranks import contents
+from tests.helpers.runs import make_run
+
+PLANS = {path.stem: study.Plan.read(str(path)) for path in ROOT.glob("studies/paper/*.toml")}
+FIGURES = ROOT / "studies/paper/figures.csv"
+# A rank in the place of train.py: a step takes a tenth of a second, and rank 0 logs it. After
+# SIGTERM it needs a second to end. It fails where an earlier one of its number has not ended.
+RANK = """
+import json, os, signal, sys, time
+from pathlib import Path
+flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+out = Path(flags["--out"])
+(out / "evals").mkdir(parents=True, exist_ok=True)
+alive = out / f"rank{os.environ['RANK']}.alive"
+alive.touch(exist_ok=False)
+signals = []
+signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+facts = dict(world_size=int(os.environ["WORLD_SIZE"]), seed=0, steps=int(flags["--steps"]))
+path = out / "metrics.jsonl"
+done = len(path.read_text().splitlines()) if path.exists() else 0
+time.sleep(1)  # all ranks have looked
+for step in range(done, facts["steps"] + 1):
+    if os.environ["RANK"] == "0":
+        row = dict(step=step, completions=24 * (step > 0), seconds=1.0, groups=6, zero_variance=0.5)
+        if step % 2 == 0:
+            row["val_accuracy"] = step / 100
+            (out / f"evals/step_{step}.jsonl").write_text(json.dumps(dict(problem=0, reward=1.0)))
+        (out / "config.json").write_text(json.dumps(facts))
+        with path.open("a") as file:
+            print(json.dumps(row), file=file)
+    time.sleep(0.1)
+    if signals:
+        time.sleep(1)
+        break
+alive.unlink()
+sys.exit(143 if signals else 0)
+"""
+
+
+@pytest.fixture
+def rank(tmp_path, monkeypatch):
+    """Put the stand-in in the place of train.py; the working directory is a temporary one."""
+    file = tmp_path / "rank.py"
+    file.write_text(RANK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner.train, "__file__", str(file))
+
+
+def plan_file(tmp_path, *changes) -> str:
+    """Write Table 3's plan with one seed and one arm, and with changes. Returns its path."""
+    text = (ROOT / "studies/paper/table3.toml").read_text()
+    one_arm = 'Goldilocks = { flags = "--sampler goldilocks" }'
+    for old, new in (
+        ("[0, 1, 2, 3, 4]", "[0]"),
+        (one_arm, ""),
+        ("studies/paper/figures.csv", str(FIGURES)),
+        *changes,
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def wait_for_steps(metrics: Path, n: int) -> None:
+    """Wait until a run has logged n steps."""
+    while len(read_lines(metrics, torn=True)) <= n:
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [("SIGTERM", 143), ("SIGKILL", -signal.SIGKILL)])
+def test_a_study_that_is_killed_goes_on_with_torchruns_ranks(number, status, rank, tmp_path, capfd):
+    """4 ranks of a real torchrun get SIGTERM; the same command waits until the last has ended. The
+    last five evaluations, of which there are four, are 2, 4, 6 and 8%."""
+    argv = [plan_file(tmp_path), "--miniature"]
+    folder = tmp_path / "runs/paper_miniature/Qwen2.5-1.5B/uniform/seed0"
+    fork = multiprocessing.get_context("fork")
+    first = fork.Process(target=lambda: sys.exit(study.main(argv)))
+    first.start()
+    wait_for_steps(folder / "metrics.jsonl", 2)
+    os.kill(first.pid, getattr(signal, number))
+    first.join()
+    assert first.exitcode == status
+    assert len(read_lines(folder / "metrics.jsonl")) < 9
+    assert study.main(argv) == 0
+    assert [row["step"] for row in read_lines(folder / "metrics.jsonl")] == [*range(9)]
+    assert not [*folder.glob("*.alive")]
+    assert json.loads((folder / "config.json").read_text())["world_size"] == 4
+    out = capfd.readouterr().out
+    assert "In miniature: the demo's model, not the plan's." in out
+    assert "| Qwen2.5-1.5B | uniform | 8 | 0.0 | 5.0 | 5.0 | 26,666 |" in out
+    assert "| 30.6, 30.5, 30.4, 29.4, 30.2 | 30.2 ± 0.48 |" in out
+    assert (tmp_path / "runs/paper_miniature/table3/report.md").read_text() in out
+
+
+def test_the_last_five_evaluations_are_averaged(tmp_path):
+    """As the paper does (Section 5.2); the one before the first step never counts."""
+    rewards = [[0, 0, 0, 1], [0, 0, 1, 1], *([0, 1, 1, 1],) * 4, [1, 1, 1, 1]]
+    run = study.analysis.Run.load(make_run(tmp_path / "run", verdicts=rewards))
+    rows = run.scores(cores=1, checksums=[], task="", arm="uniform", seed=0)
+    columns = ["before", "accuracy", "evaluations", "step"]
+    of_run = scores.last_evaluations(rows)[columns]
+    assert of_run.to_numpy().tolist() == [[25, 80, 5, 6]]
+    of_short_run = scores.last_evaluations(rows[rows.step <= 2])[columns]
+    assert of_short_run.to_numpy().tolist() == [[25, 62.5, 2, 2]]
+
+
+def test_deviations_are_the_papers():
+    """Table 3 prints 30.2 ± 0.48 and 33.0 ± 0.54."""
+    table = pd.read_csv(FIGURES).query("table == 'Table 3'").groupby("arm").accuracy
+    texts = table.apply(verdict.mean_and_deviation).to_dict()
+    assert texts == {"uniform": "30.2 ± 0.48", "Goldilocks": "33.0 ± 0.54"}
+
+
+def test_the_plans_have_the_papers_runs():
+    """Table 4: 23 runs. Table 6: their steps. Runs that plans share have the same flags."""
+    flags = {}
+    for plan in PLANS.values():
+        for job in plan.jobs():
+            assert flags.setdefault(job.run, job.flags) == job.flags
+    assert len(flags) == 23
+    steps = {(job.task, job.arm): job.steps() for job in PLANS["table1"].jobs()}
+    assert steps == {
+        ("Olmo2-1B", "uniform"): 26_800,
+        ("Olmo2-1B", "Goldilocks"): 20_000,
+        ("Qwen2.5-1.5B", "uniform"): 26_800,
+        ("Qwen2.5-1.5B", "Goldilocks"): 20_000,
+        ("Qwen3-4B", "uniform"): 10_800,
+        ("Qwen3-4B", "Goldilocks"): 8_000,
+        ("Phi-4-mini-instruct", "uniform"): 13_400,
+        ("Phi-4-mini-instruct", "Goldilocks"): 10_000,
+    }
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_each_figure_of_the_paper_is_beside_a_run(name):
+    plan = PLANS[name]
+    rows = pd.read_csv(FIGURES).query("table == @plan.paper['table']")
+    rows = rows[rows.task.isin([*plan.tasks])]
+    assert len(rows)
+    assert {*rows.arm} <= {*plan.arms}
+    if name != "appendix_l":  # which has Table 1's figures of its model
+        assert {*rows.task} == {*plan.tasks}
+
+
+def test_a_dry_run_prints_the_cost_of_each_run_and_starts_nothing(tmp_path, monkeypatch, capsys):
+    """docs/hardware.md: a checkpoint takes up to 111 GB, ranks 49.5 and 34.5 GiB. Half of a run's
+    20,000 steps are done: 500 of its GPU hours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["study"])
+    path = plan_file(tmp_path, ("--sampler uniform", "--sampler goldilocks"))
+    rows = [{"step": step} for step in range(10_001)]
+    make_run(tmp_path / "runs/paper/Qwen2.5-1.5B/uniform/seed0", rows)
+    before = contents(tmp_path)
+    assert study.main([path, "--dry_run"]) == 0
+    assert contents(tmp_path) == before
+    out = capsys.readouterr().out
+    assert "seed0: step 10,000 of 20,000\n" in out
+    assert "20,000 steps × 288 = 5,760,000 completions; 6 + 2 ranks; " in out
+    assert "GiB a rank: student 49.5, Teacher 34.5\n" in out
+    assert "111.1 GB of disk; 1,000 GPU hours, 500 left\n" in out
+    assert "torchrun --standalone --nproc_per_node 8 " in out
+    assert "1 runs, 0 finished. 500 GPU hours left, at 1,000 a run" in out
+
+
+def test_the_ranks_of_a_launch_command():
+    launches = ["torchrun --nproc_per_node 8", "torchrun --nproc-per-node=4 --standalone", "srun"]
+    assert [dry_run.ranks(launch) for launch in launches] == [8, 4, 1]
+
+
+def test_in_miniature_the_baseline_has_four_thirds_of_the_steps():
+    plan = PLANS["appendix_l"].miniature()
+    configs = {job.arm: runner.parse(job.flags) for job in plan.jobs()}
+    assert {arm: c.steps for arm, c in configs.items()} == {
+        "uniform": 8,
+        "Goldilocks": 6,
+        "Goldilocks, last token": 6,
+        "Goldilocks, frozen": 6,
+        "Goldilocks, LoRA": 6,
+    }
+    assert [c.teacher_mode for c in configs.values()][2:] == ["last_token", "frozen", "lora"]
+    assert {(c.device, Path(c.model).parent.name) for c in configs.values()} == {("cpu", "demo")}
+    assert plan.out == "runs/paper_miniature"
+
+
+BAD = [  # changes of a plan, flags, message
+    (("torchrun --standalone", "nosuchrun"), "", "this machine has no program nosuchrun"),
+    (("torchrun", "'"), "", "No closing quotation"),
+    (("[paper]", "[paper]\nrow = 1"), "", "must have `figures` and `table`"),
+    (("torchrun", "torchrun"), "--jobs 2", "--jobs 2: a run by `launch` takes the whole machine"),
+]
+
+
+@pytest.mark.parametrize(("change", "flags", "message"), BAD)
+def test_a_bad_launch_is_one_line_before_anything_is_written(
+    change, flags, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    path = plan_file(tmp_path, change)
+    before = contents(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        study.main([path, *flags.split()])
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+    assert contents(tmp_path) == before
+
+
+def test_a_plan_for_gpus_is_rejected_where_there_are_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        study.main([plan_file(tmp_path)])
+    assert "--device cuda: torch" in capsys.readouterr().err
+
+
+def test_a_table_that_the_figures_lack_is_rejected_before_the_first_run(tmp_path):
+    plan = study.Plan.read(plan_file(tmp_path, ('table = "Table 3"', 'table = "Table 9"')))
+    with rejected("has no rows of Table 9"):
+        study.check(plan.miniature())
+
+
+def test_torchrun_is_found_beside_python(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    path, *rest = runner.launcher("torchrun --nproc_per_node 2")
+    assert Path(path) == Path(sys.executable).parent / "torchrun"
+    assert rest == ["--nproc_per_node", "2"]
+
+
+def test_a_failure_is_reported_by_trainings_line_not_by_torchruns_last(tmp_path):
+    log = tmp_path / "seed0.log"
+    log.write_text("error: an older one\n")
+    start = log.stat().st_size
+    with log.open("a") as file:
+        file.write("step 1\nerror: --steps 0: too few\nTraceback\n=====\n")
+    assert runner.reason(log, start) == "error: --steps 0: too few"
+    assert runner.reason(log, log.stat().st_size) == ""
+
+
+def test_a_stopped_launch_is_no_failure_and_a_failed_one_is(tmp_path, monkeypatch, capsys):
+    """The launch command ends with status 1 in both cases, as torchrun does."""
+    [job] = study.Plan.read(plan_file(tmp_path)).jobs()
+    job = replace(job, out=tmp_path)
+    assert Runner(launch=["false"]).run([job]) == 1
+    script = "trap 'sleep 0.1; exit 1' TERM; while :; do sleep 0.1; done"
+    assert Runner(end=time.time() + 1, launch=["bash", "-c", script]).run([job]) == 0
+    assert f"stopped: {job.run}" in capsys.readouterr().err
