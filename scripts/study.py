@@ -96,11 +96,11 @@ class Arm:
 class Plan:
     """The keys of a plan file. tasks: name -> flags. replace: task -> arm -> flags. budget: 0: runs
     take train.py's steps. launch: command that starts a run's ranks. gpu_hours: of a run with its
-    preset's steps. report: its folder in `out`. note: a sentence of it. paper: `table` of the CSV `figures`. places: at how
-    many places over the last third of an amount accuracy is read. test: `arms` and `tasks` whose
-    compute-matched gains get p-values together. curve: `arms` and `tasks` of the figure of
-    speed-ups. lines: label -> height of a line in it. beside: label -> summary.csv of another study
-    that is drawn in it, too."""
+    preset's steps. report: its folder in `out`. note: a sentence of it. paper: `table` of the CSV
+    `figures`, printed beside. places: at how many places over the last third of an amount accuracy
+    is read. test: `arms` and `tasks` whose compute-matched gains get p-values together. curve:
+    `arms` and `tasks` of the figure of speed-ups. lines: label -> height of a line in it. beside:
+    label -> summary.csv of another study that is drawn in it, too."""
 
     out: str
     flags: str

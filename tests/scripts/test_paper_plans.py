@@ -22,6 +22,7 @@ from tests.helpers.runs import make_run
 
 PLANS = {path.stem: study.Plan.read(str(path)) for path in ROOT.glob("studies/paper/*.toml")}
 FIGURES = ROOT / "studies/paper/figures.csv"
+ONE_ARM = ('Goldilocks = { flags = "--sampler goldilocks" }', "")
 # A rank in the place of train.py: a step takes a tenth of a second, and rank 0 logs it. After
 # SIGTERM it needs a second to end. It fails where an earlier one of its number has not ended.
 RANK = """
@@ -50,6 +51,8 @@ for step in range(done, facts["steps"] + 1):
     time.sleep(0.1)
     if signals:
         time.sleep(1)
+        with (out / "stopped").open("a") as file:
+            print(os.environ["RANK"], file=file)
         break
 alive.unlink()
 sys.exit(143 if signals else 0)
@@ -66,12 +69,10 @@ def rank(tmp_path, monkeypatch):
 
 
 def plan_file(tmp_path, *changes) -> str:
-    """Write Table 3's plan with one seed and one arm, and with changes. Returns its path."""
+    """Write Table 3's plan with one seed and with changes. Returns its path."""
     text = (ROOT / "studies/paper/table3.toml").read_text()
-    one_arm = 'Goldilocks = { flags = "--sampler goldilocks" }'
     for old, new in (
         ("[0, 1, 2, 3, 4]", "[0]"),
-        (one_arm, ""),
         ("studies/paper/figures.csv", str(FIGURES)),
         *changes,
     ):
@@ -93,7 +94,7 @@ def wait_for_steps(metrics: Path, n: int) -> None:
 def test_a_study_that_is_killed_goes_on_with_torchruns_ranks(number, status, rank, tmp_path, capfd):
     """4 ranks of a real torchrun get SIGTERM; the same command waits until the last has ended. The
     last five evaluations, of which there are four, are 2, 4, 6 and 8%."""
-    argv = [plan_file(tmp_path), "--miniature"]
+    argv = [plan_file(tmp_path, ONE_ARM), "--miniature"]
     folder = tmp_path / "runs/paper_miniature/Qwen2.5-1.5B/uniform/seed0"
     fork = multiprocessing.get_context("fork")
     first = fork.Process(target=lambda: sys.exit(study.main(argv)))
@@ -106,6 +107,7 @@ def test_a_study_that_is_killed_goes_on_with_torchruns_ranks(number, status, ran
     assert study.main(argv) == 0
     assert [row["step"] for row in read_lines(folder / "metrics.jsonl")] == [*range(9)]
     assert not [*folder.glob("*.alive")]
+    assert sorted((folder / "stopped").read_text().split()) == ["0", "1", "2", "3"]
     assert json.loads((folder / "config.json").read_text())["world_size"] == 4
     out = capfd.readouterr().out
     assert "In miniature: the demo's model, not the plan's." in out
@@ -165,23 +167,25 @@ def test_each_figure_of_the_paper_is_beside_a_run(name):
 
 
 def test_a_dry_run_prints_the_cost_of_each_run_and_starts_nothing(tmp_path, monkeypatch, capsys):
-    """docs/hardware.md: a checkpoint takes up to 111 GB, ranks 49.5 and 34.5 GiB. Half of a run's
-    20,000 steps are done: 500 of its GPU hours."""
+    """docs/hardware.md: checkpoints take 111 GB at most, ranks 49.5 and 34.5 GiB. Half the steps of
+    Goldilocks are done: 500 of its GPU hours. Uniform has no Teacher, and 4/3 of the steps."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["study"])
-    path = plan_file(tmp_path, ("--sampler uniform", "--sampler goldilocks"))
+    path = plan_file(tmp_path)
     rows = [{"step": step} for step in range(10_001)]
-    make_run(tmp_path / "runs/paper/Qwen2.5-1.5B/uniform/seed0", rows)
+    make_run(tmp_path / "runs/paper/Qwen2.5-1.5B/Goldilocks/seed0", rows)
     before = contents(tmp_path)
     assert study.main([path, "--dry_run"]) == 0
     assert contents(tmp_path) == before
     out = capsys.readouterr().out
-    assert "seed0: step 10,000 of 20,000\n" in out
+    assert "26,800 steps × 288 = 7,718,400 completions; 8 + 0 ranks; " in out
+    assert "1,000 GPU hours, 1,000 left\n" in out
+    assert "Goldilocks/seed0: step 10,000 of 20,000\n" in out
     assert "20,000 steps × 288 = 5,760,000 completions; 6 + 2 ranks; " in out
     assert "GiB a rank: student 49.5, Teacher 34.5\n" in out
     assert "111.1 GB of disk; 1,000 GPU hours, 500 left\n" in out
     assert "torchrun --standalone --nproc_per_node 8 " in out
-    assert "1 runs, 0 finished. 500 GPU hours left, at 1,000 a run" in out
+    assert "2 runs, 0 finished. 1,500 GPU hours left, at 1,000 a run" in out
 
 
 def test_the_ranks_of_a_launch_command():
@@ -259,7 +263,7 @@ def test_a_failure_is_reported_by_trainings_line_not_by_torchruns_last(tmp_path)
 
 def test_a_stopped_launch_is_no_failure_and_a_failed_one_is(tmp_path, monkeypatch, capsys):
     """The launch command ends with status 1 in both cases, as torchrun does."""
-    [job] = study.Plan.read(plan_file(tmp_path)).jobs()
+    [job] = study.Plan.read(plan_file(tmp_path, ONE_ARM)).jobs()
     job = replace(job, out=tmp_path)
     assert Runner(launch=["false"]).run([job]) == 1
     script = "trap 'sleep 0.1; exit 1' TERM; while :; do sleep 0.1; done"
