@@ -112,6 +112,7 @@ def test_a_study_that_is_killed_goes_on_with_torchruns_ranks(number, status, ran
     out = capfd.readouterr().out
     assert "In miniature: the demo's model, not the plan's." in out
     assert "| Qwen2.5-1.5B | uniform | 8 | 0.0 | 5.0 | 5.0 | 26,666 |" in out
+    assert "Arms are not compared: no run of uniform and of another arm" in out
     assert "| 30.6, 30.5, 30.4, 29.4, 30.2 | 30.2 ± 0.48 |" in out
     assert (tmp_path / "runs/paper_miniature/table3/report.md").read_text() in out
 

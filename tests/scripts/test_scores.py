@@ -68,6 +68,15 @@ def test_a_run_that_spent_less_than_95_percent_is_not_compared():
     assert summary_of(runs).seeds.to_dict() == {"uniform": 2, "mine": 1}
 
 
+def test_tasks_may_have_budgets_of_their_own():
+    runs = lines({"uniform": (12,), "mine": (24,)})
+    rows = pd.concat([run.assign(task=task) for run in runs for task in "ab"])
+    devices = {"uniform": 1, "mine": 1}
+    summary = scores.summarize(rows, "uniform", {"a": 1200, "b": 600}, devices)
+    gains = summary.set_index(["task", "arm"]).gain_text.xs("mine", level="arm")
+    assert gains.to_dict() == {"a": "+10.0 at 1,200", "b": "+5.0 at 600"}
+
+
 def test_runs_of_other_weights_are_not_paired():
     runs = [run_rows(arm, 0, [0, 1], model_crc32=arm) for arm in ("uniform", "mine")]
     with pytest.raises(InputError, match="'mine', 'seed': 0} differ in model_crc32"):

@@ -108,7 +108,7 @@ def test_the_baseline_of_an_arm_with_a_teacher_spends_four_thirds(sampler, unifo
 
 
 BAD_PLANS = [
-    ('out = "OUT"', "", "missing 1 required positional argument: 'out'"),
+    ("seeds = [1, 2]", "", "missing 1 required positional argument: 'seeds'"),
     ("seeds = [1]", "seed = [1]", r"no such key: \['seed'\]"),
     ("seeds = [1, 2]", "seeds = 2", "seeds = 2: must be <class 'list'>"),
     ("uniform =", "other =", r"no arm or task: \['uniform'\]"),
