@@ -83,9 +83,10 @@ def plan_file(tmp_path, *changes) -> str:
     return str(path)
 
 
-def wait_for_steps(metrics: Path, n: int) -> None:
-    """Wait until a run has logged n steps."""
+def wait_for_steps(metrics: Path, n: int, process) -> None:
+    """Wait until a run has logged n steps; the process must not end before."""
     while len(read_lines(metrics, torn=True)) <= n:
+        assert process.is_alive()
         time.sleep(0.02)
 
 
@@ -97,9 +98,9 @@ def test_a_study_that_is_killed_goes_on_with_torchruns_ranks(number, status, ran
     argv = [plan_file(tmp_path, ONE_ARM), "--miniature"]
     folder = tmp_path / "runs/paper_miniature/Qwen2.5-1.5B/uniform/seed0"
     fork = multiprocessing.get_context("fork")
-    first = fork.Process(target=lambda: sys.exit(study.main(argv)))
+    first = fork.Process(target=lambda: sys.exit(study.main(argv)), daemon=True)
     first.start()
-    wait_for_steps(folder / "metrics.jsonl", 2)
+    wait_for_steps(folder / "metrics.jsonl", 2, first)
     os.kill(first.pid, getattr(signal, number))
     first.join()
     assert first.exitcode == status
