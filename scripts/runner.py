@@ -157,8 +157,8 @@ class Runner:
     def command(self, job: Job) -> list[str]:
         """Return the words of the command that starts or resumes a run."""
         flags = shlex.split(f"{job.flags} --steps {job.steps()}")
-        start = self.launch or [sys.executable]
-        return [*start, train.__file__, *flags, "--out", str(job.run)]
+        program = self.launch or [sys.executable]
+        return [*program, train.__file__, *flags, "--out", str(job.run)]
 
     def run_process(self, job: Job) -> int:
         """Start or resume a run; log what it used. Returns its exit status, or one of STOPPED."""
@@ -229,10 +229,10 @@ def start(command: list[str], log: TextIO) -> subprocess.Popen:
     )
 
 
-def reason(log: Path, start: int) -> str:
+def reason(log: Path, first: int) -> str:
     """Return the line of a log, from a byte on, that says why a run failed: train.py's, after which
     torchrun prints more, or the last."""
-    text = log.read_bytes()[start:].decode(errors="replace")
+    text = log.read_bytes()[first:].decode(errors="replace")
     lines = text.strip().splitlines() or [""]
     errors = [line for line in lines if line.startswith("error:")]
     return (errors or lines)[-1]

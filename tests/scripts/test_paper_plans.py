@@ -1,5 +1,6 @@
 """The plans of the paper's tables: their runs, their dry run, and torchrun that is killed."""
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -17,43 +18,54 @@ from scripts import dry_run, runner, scores, study, verdict
 from scripts.runner import Runner
 from tests.helpers.checks import rejected
 from tests.helpers.models import ROOT
-from tests.helpers.ranks import contents
+from tests.helpers.ranks import assert_same_run, contents
 from tests.helpers.runs import make_run
 
 PLANS = {path.stem: study.Plan.read(str(path)) for path in ROOT.glob("studies/paper/*.toml")}
 FIGURES = ROOT / "studies/paper/figures.csv"
 ONE_ARM = ('Goldilocks = { flags = "--sampler goldilocks" }', "")
-# A rank in the place of train.py: a step takes a tenth of a second, and rank 0 logs it. After
-# SIGTERM it needs a second to end. It fails where an earlier one of its number has not ended.
+# A rank in the place of train.py. When all 4 are there, rank 0 logs steps; after steps 3 and 6 it
+# waits for SIGTERM, and a second later the ranks end. One that meets an earlier one fails.
 RANK = """
 import json, os, signal, sys, time
 from pathlib import Path
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+rank = os.environ["RANK"]
 out = Path(flags["--out"])
 (out / "evals").mkdir(parents=True, exist_ok=True)
-alive = out / f"rank{os.environ['RANK']}.alive"
-alive.touch(exist_ok=False)
 signals = []
 signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+alive = out / f"rank{rank}.alive"
+alive.touch(exist_ok=False)
 facts = dict(world_size=int(os.environ["WORLD_SIZE"]), seed=0, steps=int(flags["--steps"]))
 path = out / "metrics.jsonl"
-done = len(path.read_text().splitlines()) if path.exists() else 0
-time.sleep(1)  # all ranks have looked
-for step in range(done, facts["steps"] + 1):
-    if os.environ["RANK"] == "0":
+
+def log_steps():
+    while len([*out.glob("*.alive")]) < 4 and not signals:
+        time.sleep(0.05)
+    (out / "config.json").write_text(json.dumps(facts))
+    done = len(path.read_text().splitlines()) if path.exists() else 0
+    for step in range(done, facts["steps"] + 1):
         row = dict(step=step, completions=24 * (step > 0), seconds=1.0, groups=6, zero_variance=0.5)
         if step % 2 == 0:
             row["val_accuracy"] = step / 100
             (out / f"evals/step_{step}.jsonl").write_text(json.dumps(dict(problem=0, reward=1.0)))
-        (out / "config.json").write_text(json.dumps(facts))
         with path.open("a") as file:
             print(json.dumps(row), file=file)
-    time.sleep(0.1)
-    if signals:
-        time.sleep(1)
-        with (out / "stopped").open("a") as file:
-            print(os.environ["RANK"], file=file)
-        break
+        while step in (3, 6) and not signals:
+            time.sleep(0.05)
+        if signals:
+            return
+    (out / "done").touch()
+
+if rank == "0":
+    log_steps()
+while not signals and not (out / "done").exists():
+    time.sleep(0.05)
+if signals:
+    time.sleep(1)
+    with (out / "stopped").open("a") as file:
+        print(rank, file=file)
 alive.unlink()
 sys.exit(143 if signals else 0)
 """
@@ -83,39 +95,81 @@ def plan_file(tmp_path, *changes) -> str:
     return str(path)
 
 
-def wait_for_steps(metrics: Path, n: int, process) -> None:
-    """Wait until a run has logged n steps; the process must not end before."""
-    while len(read_lines(metrics, torn=True)) <= n:
+def fork_study(argv: list[str]) -> multiprocessing.Process:
+    """Start the command in a process of its own."""
+    fork = multiprocessing.get_context("fork")
+    process = fork.Process(target=lambda: sys.exit(study.main(argv)), daemon=True)
+    process.start()
+    return process
+
+
+def wait_for_step(metrics: Path, step: int, process) -> None:
+    """Wait until a run has logged a step; the process must not end before."""
+    while len(read_lines(metrics, torn=True)) <= step:
         assert process.is_alive()
         time.sleep(0.02)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [("SIGTERM", 143), ("SIGKILL", -signal.SIGKILL)])
-def test_a_study_that_is_killed_goes_on_with_torchruns_ranks(number, status, rank, tmp_path, capfd):
-    """4 ranks of a real torchrun get SIGTERM; the same command waits until the last has ended. The
-    last five evaluations, of which there are four, are 2, 4, 6 and 8%."""
+def test_a_study_that_is_stopped_and_killed_goes_on_with_torchruns_ranks(rank, tmp_path, capfd):
+    """The 4 ranks of a real torchrun get SIGTERM both times, and the same command goes on. The last
+    five evaluations, of which there are four, are 2, 4, 6 and 8%."""
     argv = [plan_file(tmp_path, ONE_ARM), "--miniature"]
     folder = tmp_path / "runs/paper_miniature/Qwen2.5-1.5B/uniform/seed0"
-    fork = multiprocessing.get_context("fork")
-    first = fork.Process(target=lambda: sys.exit(study.main(argv)), daemon=True)
-    first.start()
-    wait_for_steps(folder / "metrics.jsonl", 2, first)
-    os.kill(first.pid, getattr(signal, number))
-    first.join()
-    assert first.exitcode == status
-    assert len(read_lines(folder / "metrics.jsonl")) < 9
+    for step, number, status in ((3, signal.SIGTERM, 143), (6, signal.SIGKILL, -9)):
+        process = fork_study(argv)
+        wait_for_step(folder / "metrics.jsonl", step, process)
+        os.kill(process.pid, number)
+        process.join()
+        assert process.exitcode == status
     assert study.main(argv) == 0
     assert [row["step"] for row in read_lines(folder / "metrics.jsonl")] == [*range(9)]
     assert not [*folder.glob("*.alive")]
-    assert sorted((folder / "stopped").read_text().split()) == ["0", "1", "2", "3"]
+    assert sorted((folder / "stopped").read_text().split()) == [*"00112233"]
     assert json.loads((folder / "config.json").read_text())["world_size"] == 4
     out = capfd.readouterr().out
     assert "In miniature: the demo's model, not the plan's." in out
     assert "| Qwen2.5-1.5B | uniform | 8 | 0.0 | 5.0 | 5.0 | 26,666 |" in out
-    assert "Arms are not compared: no run of uniform and of another arm" in out
     assert "| 30.6, 30.5, 30.4, 29.4, 30.2 | 30.2 ± 0.48 |" in out
+    assert "Arms are not compared: no run of uniform and of another arm" in out
     assert (tmp_path / "runs/paper_miniature/table3/report.md").read_text() in out
+
+
+def test_a_run_is_not_started_before_the_processes_that_print_to_its_log_have_ended(tmp_path):
+    """The process inherits the lock, and sleeps for a second."""
+    began = time.time()
+    path = tmp_path / "seed0.log"
+    with path.open("a") as log:
+        assert Runner().lock(log)
+        process = runner.start(["sleep", "1"], log)
+    with path.open("a") as log:
+        assert not Runner(end=time.time() + 0.1).lock(log)
+        assert Runner().lock(log)
+    assert time.time() - began >= 1
+    process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.hour
+@pytest.mark.timeout(1200)
+def test_a_miniature_that_is_killed_is_bit_identical(tmp_path, monkeypatch):
+    """Real runs of Goldilocks on 3 + 1 ranks."""
+    faulthandler.cancel_dump_traceback_later()  # pytest's own limit is shorter
+    runs = []
+    for name in ("killed", "whole"):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        argv = [plan_file(folder, ONE_ARM, ("--sampler uniform", "--sampler goldilocks"))]
+        argv.append("--miniature")
+        runs.append(folder / "runs/paper_miniature/Qwen2.5-1.5B/uniform/seed0")
+        if name == "killed":
+            first = fork_study(argv)
+            wait_for_step(runs[0] / "metrics.jsonl", 2, first)
+            first.kill()
+            first.join()
+        assert study.main(argv) == 0
+    assert_same_run(*runs)
 
 
 def test_the_last_five_evaluations_are_averaged(tmp_path):
