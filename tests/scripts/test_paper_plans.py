@@ -3,9 +3,8 @@
 import faulthandler
 import json
 import multiprocessing
-import os
-import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +23,8 @@ from tests.helpers.runs import make_run
 PLANS = {path.stem: study.Plan.read(str(path)) for path in ROOT.glob("studies/paper/*.toml")}
 FIGURES = ROOT / "studies/paper/figures.csv"
 ONE_ARM = ('Goldilocks = { flags = "--sampler goldilocks" }', "")
-# A rank in the place of train.py. When all 4 are there, rank 0 logs steps; after steps 3 and 6 it
-# waits for SIGTERM, and a second later the ranks end. One that meets an earlier one fails.
+# A rank in the place of train.py. When all 4 are there, rank 0 logs steps. After step 3 it waits for
+# SIGTERM, a second after which the ranks end. One that meets an earlier one fails.
 RANK = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -52,7 +51,7 @@ def log_steps():
             (out / f"evals/step_{step}.jsonl").write_text(json.dumps(dict(problem=0, reward=1.0)))
         with path.open("a") as file:
             print(json.dumps(row), file=file)
-        while step in (3, 6) and not signals:
+        while step == 3 and not signals:
             time.sleep(0.05)
         if signals:
             return
@@ -111,21 +110,19 @@ def wait_for_step(metrics: Path, step: int, process) -> None:
 
 
 @pytest.mark.slow
-def test_a_study_that_is_stopped_and_killed_goes_on_with_torchruns_ranks(rank, tmp_path, capfd):
-    """The 4 ranks of a real torchrun get SIGTERM both times, and the same command goes on. The last
-    five evaluations, of which there are four, are 2, 4, 6 and 8%."""
+def test_a_study_that_is_killed_stops_torchruns_ranks_and_goes_on(rank, tmp_path, capfd):
+    """The 4 ranks of a real torchrun get SIGTERM, and the same command goes on. The last five
+    evaluations, of which there are four, are 2, 4, 6 and 8%."""
     argv = [plan_file(tmp_path, ONE_ARM), "--miniature"]
     folder = tmp_path / "runs/paper_miniature/Qwen2.5-1.5B/uniform/seed0"
-    for step, number, status in ((3, signal.SIGTERM, 143), (6, signal.SIGKILL, -9)):
-        process = fork_study(argv)
-        wait_for_step(folder / "metrics.jsonl", step, process)
-        os.kill(process.pid, number)
-        process.join()
-        assert process.exitcode == status
+    process = fork_study(argv)
+    wait_for_step(folder / "metrics.jsonl", 3, process)
+    process.kill()
+    process.join()
     assert study.main(argv) == 0
     assert [row["step"] for row in read_lines(folder / "metrics.jsonl")] == [*range(9)]
     assert not [*folder.glob("*.alive")]
-    assert sorted((folder / "stopped").read_text().split()) == [*"00112233"]
+    assert sorted((folder / "stopped").read_text().split()) == [*"0123"]
     assert json.loads((folder / "config.json").read_text())["world_size"] == 4
     out = capfd.readouterr().out
     assert "In miniature: the demo's model, not the plan's." in out
@@ -318,10 +315,22 @@ def test_a_failure_is_reported_by_trainings_line_not_by_torchruns_last(tmp_path)
 
 
 def test_a_stopped_launch_is_no_failure_and_a_failed_one_is(tmp_path, monkeypatch, capsys):
-    """The launch command ends with status 1 in both cases, as torchrun does."""
+    """The launch command ends with status 1 in both cases, as torchrun does. At a second SIGTERM
+    torchrun would end before its ranks, so there is one."""
     [job] = study.Plan.read(plan_file(tmp_path, ONE_ARM)).jobs()
     job = replace(job, out=tmp_path)
     assert Runner(launch=["false"]).run([job]) == 1
-    script = "trap 'sleep 0.1; exit 1' TERM; while :; do sleep 0.1; done"
-    assert Runner(end=time.time() + 1, launch=["bash", "-c", script]).run([job]) == 0
+    ready, signals = tmp_path / "ready", tmp_path / "signals"
+    script = f"trap 'echo TERM >> {signals}' TERM; touch {ready}; "
+    script += "for i in $(seq 30); do sleep 0.1; done; exit 1"
+    stopped = Runner(launch=["bash", "-c", script])
+
+    def stop():
+        while not ready.exists():
+            time.sleep(0.02)
+        stopped.stop()
+
+    threading.Thread(target=stop).start()
+    assert stopped.run([job]) == 0
+    assert signals.read_text() == "TERM\n"
     assert f"stopped: {job.run}" in capsys.readouterr().err
