@@ -23,7 +23,7 @@ from tests.helpers.runs import make_run
 PLANS = {path.stem: study.Plan.read(str(path)) for path in ROOT.glob("studies/paper/*.toml")}
 FIGURES = ROOT / "studies/paper/figures.csv"
 ONE_ARM = ('Goldilocks = { flags = "--sampler goldilocks" }', "")
-# A rank in the place of train.py. When all 4 are there, rank 0 logs steps. After step 3 it waits for
+# A rank in the place of train.py. When all 4 are there, rank 0 logs steps. At step 3 it waits for
 # SIGTERM, a second after which the ranks end. One that meets an earlier one fails.
 RANK = """
 import json, os, signal, sys, time
