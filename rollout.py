@@ -20,12 +20,10 @@ from plumbing.compatibility import check_logps, check_window, own_logps
 from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.decoding.cache import SlotCache, attention_for
+from plumbing.decoding.chat import PROBE, after, end_of_turn, render
 from plumbing.decoding.graphs import Recorder
 from plumbing.errors import check_finite
 from plumbing.models import check_directory, check_words, load, suffix_length, trial, write
-
-# For chat templates that show the date: the same on all ranks, and after a resume.
-FIXED_DATE = "{% macro strftime_now(format) %}01 Jan 2026{% endmacro %}"
 
 
 class PromptEncoder:
@@ -40,17 +38,25 @@ class PromptEncoder:
         self.n_suffix = suffix_length(tokenizer) if self.special_tokens else 0
 
     def text(self, question: str) -> str:
-        """Return the prompt as text."""
+        """Return the prompt as text. Raises ValueError if the chat template loses or changes it,
+        and any error of the template."""
+        prompt, _ = self._render(question)
+        return prompt
+
+    def answer_start(self, question: str) -> str:
+        """Return the end of the prompt, with which an answer begins: what the chat template has
+        after the user's text; without a template the last word."""
+        _, start = self._render(question)
+        return start
+
+    def _render(self, question: str) -> tuple[str, str]:
+        """Return `text` and `answer_start`."""
         parts = self.config.prompt_header, question, self.config.prompt_footer
-        prompt = "\n\n".join(filter(None, parts))
+        content = "\n\n".join(filter(None, parts))
         if not self.config.chat_template:
-            return prompt
-        return self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}],
-            chat_template=FIXED_DATE + self.tokenizer.get_chat_template(),
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+            return content, "".join(content.split()[-1:])
+        prompt = render(self.tokenizer, [content], prompt=True)
+        return prompt, after(prompt, content)
 
     def __call__(self, question: str) -> list[int]:
         """Return the prompt as token ids, with special tokens before the text only. Raises
@@ -63,12 +69,15 @@ class PromptEncoder:
 
     def check(self, problems: Problems, n: int = 1000) -> None:
         """Raise ValueError unless n problems, spread over the file, become prompts that keep their
-        words."""
+        words, and the chat template keeps the longest problem and all signs of a text."""
         for index in range(0, len(problems), math.ceil(len(problems) / n)):
             question = problems.question(index)
             self(question)
             with trial(self.config.model, "cannot be used"):
                 check_words(self.tokenizer, question)
+        self(max(map(problems.question, range(len(problems))), key=len))
+        with trial(self.config.model, "cannot be used"):
+            self.text(PROBE)
 
 
 # Generation
@@ -93,12 +102,21 @@ class Generator:
         return cls(lm, tokenizer)
 
     def _find_stop_ids(self) -> list[int]:
-        """Return the tokens that end a completion: the checkpoint's and the tokenizer's."""
+        """Return the tokens that end a completion: the checkpoint's, the tokenizer's, and the one
+        that ends an answer in the chat template. They end plain prompts, too: what follows is not
+        of the answer."""
         eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
         eos = eos if isinstance(eos, list) else [eos]
         ids = {*eos, self.tokenizer.eos_token_id} - {None}
+        ids |= {end_of_turn(self.tokenizer, [*ids])} - {None}
         V = self.lm.config.vocab_size
         return sorted(token for token in ids if 0 <= token < V)
+
+    @property
+    def ends(self) -> str:
+        """The tokens that end a completion, as a line for the console."""
+        tokens = self.tokenizer.convert_ids_to_tokens(self.stop_ids)
+        return f"completions end at {' or '.join(map(repr, tokens))}"
 
     @torch.no_grad()
     def refresh(self, policy: "Policy") -> None:

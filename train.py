@@ -42,7 +42,7 @@ from plumbing.run.directory import RunDir, problems_tried
 from rollout import Generator, Policy, PromptEncoder, check_model
 from sampler import Context, Sampler, check_enough, file_of, find_sampler, join, step_metrics
 from teacher import Teacher, TeacherServer, check_teacher
-from verify import Verifier
+from verify import Verifier, opened_thinking
 
 
 class Student:
@@ -110,10 +110,16 @@ class Student:
             group.completions.append(completion)
 
     def grade(self, completions: list[Completion], index_B: list[int], problems: Problems) -> None:
-        """Fill in the status and reward of completions for the problems index_B."""
-        texts = [self.tokenizer.decode(o.text_ids) for o in completions]  # batch_decode([]) is [""]
-        verdicts = self.verifier.grade(texts, *problems.golds(index_B))
+        """Fill in the status and reward of completions for the problems index_B. A mark of thinking
+        that the prompt ends in is graded as if the completion had it."""
         distinct = list(dict.fromkeys(index_B))
+        starts = [self.encode.answer_start(problems.question(index)) for index in distinct]
+        mark = dict(zip(distinct, map(opened_thinking, starts), strict=True))
+        texts = [
+            mark[index] + self.tokenizer.decode(o.text_ids)
+            for index, o in zip(index_B, completions, strict=True)
+        ]
+        verdicts = self.verifier.grade(texts, *problems.golds(index_B))
         valid = self.verifier.check_golds(*problems.golds(distinct), problems)
         is_valid = dict(zip(distinct, valid, strict=True))
         for completion, index, verdict in zip(completions, index_B, verdicts, strict=True):
@@ -358,7 +364,7 @@ def train(
     run.load(start, learners, state)
     student.tried = problems_tried(run.path, start)
     student.generator.refresh(student.policy)
-    console = Console(run, start, problems, val_problems)
+    console = Console(run, start, problems, val_problems, student.generator.ends)
     shutdown.stop_at_signals(layout)
     for step in range(start, config.steps + 1):
         if step > start:

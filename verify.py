@@ -68,6 +68,13 @@ def _remove_thinking(text: str) -> str:
     return " ".join(spoken)
 
 
+def opened_thinking(answer_start: str) -> str:
+    """Return the mark that opens thinking at the end of a prompt, "" if the answer does not begin
+    as thinking. Before the completion it makes the text that is graded whole."""
+    marks = [*_THINKING.finditer(answer_start)]
+    return (marks[-1][1] or "") if marks else ""
+
+
 _BOX = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 

@@ -15,9 +15,12 @@ LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 class Console:
-    """A run's plan, progress and end, as rank 0 prints them: a line now and then."""
+    """A run's plan, progress and end, as rank 0 prints them: a line now and then.
+    ends: Generator.ends."""
 
-    def __init__(self, run: RunDir, start: int, problems: Problems, val_problems: Problems):
+    def __init__(
+        self, run: RunDir, start: int, problems: Problems, val_problems: Problems, ends: str
+    ):
         self.run = run
         self.silent = run.layout.rank > 0
         self.start = start
@@ -26,6 +29,7 @@ class Console:
         self.printed = self.begun  # when the last line was
         if not self.silent:
             print(f"Goldilocks RL from step {start}: {len(problems):,} problems, {run.settings}")
+            print(f"  {ends}")
             if warning := problems.overlap(val_problems):
                 print(warning)
             if not run.config.teacher_model:

@@ -72,7 +72,7 @@ class Examinee(train.Student):
             groups += [Group(i, size=1, prompt_ids=prompt) for _ in range(samples)]
         limit = self.config.max_prompt_tokens
         fitting = [group for group in groups if len(group.prompt_ids) <= limit]
-        print(f"{len(fitting)} completions: this may take minutes")
+        print(f"{len(fitting)} completions: this may take minutes; {self.generator.ends}")
         self.rollout(fitting, problems, temperature, (EVALUATION, 0, 0), Stopwatch())
         rows = pd.DataFrame([graded_row(group, self.tokenizer.decode) for group in groups])
         rows["temperature"] = temperature

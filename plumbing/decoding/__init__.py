@@ -1,1 +1,1 @@
-"""Fast decoding: a static key-value cache, CUDA graphs, attention that copies no keys."""
+"""Decoding: where turns end; a static key-value cache, CUDA graphs, attention without copies."""

@@ -20,6 +20,7 @@ from tests.helpers.files import change
 from tests.helpers.groups import completion
 from tests.helpers.models import FAMILIES, save_tiny_model
 from tests.helpers.samplers import Numbers
+from verify import opened_thinking
 
 CPU = torch.device("cpu")
 EOS = 1  # of the tiny tokenizer
@@ -90,6 +91,68 @@ def test_a_chat_template_that_raises_names_the_question(tokenizer):
         encode("2 + x")
 
 
+CHANGED = {  # templates that lose or change a part of a text
+    "takes parts": "{% for part in m.content %}{% if part.type %}{{ part.text }}{% endif %}"
+    "{% endfor %}",
+    "lower case": "{{ m.content | lower }}",
+    "shortens": "{{ m.content[:400] }}",
+    "one line": "{{ m.content.split() | join(' ') }}",
+    "HTML": "{{ m.content | e }}",
+    "constant": "{{ 'Hello' }}",
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_chat_template_that_loses_or_changes_the_problem_is_rejected(case, tokenizer):
+    """The 20 problems are small numbers, which only the first and the last template lose."""
+    tokenizer.chat_template = "{% set m = messages[0] %}[user]" + CHANGED[case] + "[assistant]"
+    config = Config(chat_template=True, prompt_header="", prompt_footer="")
+    problems = Numbers(20)
+    if case == "shortens":  # the longest, which is not among the first
+        problems.question = lambda index: "1" * (500 if index == 13 else 1)
+    with rejected("its chat template leaves out the problem's text or changes it"):
+        PromptEncoder(config, tokenizer).check(problems)
+
+
+def test_a_chat_template_may_trim_a_problem(tokenizer):
+    tokenizer.chat_template = "[user]{{ messages[0].content | trim }}[assistant]"
+    encode = PromptEncoder(
+        Config(chat_template=True, prompt_header="", prompt_footer=""), tokenizer
+    )
+    encode.check(Numbers(20))
+    assert encode.text(" 1\n2 \n") == "[user]1\n2[assistant]"
+
+
+STARTS = {  # the end of a prompt, and the mark of thinking that it opens
+    "[assistant]": "",
+    "[assistant]<think>\n": "<think>",
+    "[assistant]<think>\n\n</think>\n\n": "",
+    "[assistant]<think>\nOkay, ": "<think>",
+    "[THINK]": "[THINK]",
+    "<|channel|>analysis<|message|>": "<|channel|>analysis",
+    "<seed:think>": "<seed:think>",
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_the_mark_of_thinking_that_a_prompt_opens(start, tokenizer):
+    """Marks in the problem or the instructions open nothing."""
+    template = "[user]{{ messages[0].content }}<eos>{% if add_generation_prompt %}START{% endif %}"
+    tokenizer.chat_template = template.replace("START", start)
+    settings = {"prompt_header": "Begin with <think>.", "chat_template": True}
+    encode = PromptEncoder(Config(prompt_footer="Now <think>", **settings), tokenizer)
+    assert encode.answer_start("<think> 1") == "<eos>" + start
+    assert opened_thinking(encode.answer_start("<think> 1")) == STARTS[start]
+
+
+@pytest.mark.parametrize(
+    ("footer", "mark"), [("Assistant: <think>\n", "<think>"), ("In <think> and </think> tags", "")]
+)
+def test_a_footer_may_open_thinking(footer, mark, tokenizer):
+    encode = PromptEncoder(Config(prompt_footer=footer), tokenizer)
+    assert opened_thinking(encode.answer_start("<think>")) == mark
+
+
 def test_a_tokenizer_that_loses_a_digit_is_rejected_with_the_problem(tokenizer):
     encode = PromptEncoder(Config(prompt_header="", prompt_footer=""), tokenizer)
     encode.check(Numbers(20))
@@ -99,6 +162,33 @@ def test_a_tokenizer_that_loses_a_digit_is_rejected_with_the_problem(tokenizer):
 
 
 # Generation
+
+END = 99  # of the tokens that `ending` adds: <end>, <next>, and blanks
+TURNS = {  # how a template renders a turn, and the tokens that end a completion
+    "{{ m.content }}<end>\n": [EOS, END],
+    "  {{ m.content | trim }}  <end>\n": [EOS, END],
+    "{{ m.content }}<eos>": [EOS],
+    "{{ m.content }}<end><eos>": [EOS],
+    "{{ m.content }}<unk>": [EOS, 2],
+    "<next>{{ m.content }}": [EOS, END + 1],  # the next turn's token is this one's end
+    "{{ m.content }}\n": [EOS],
+    "{{ m.content if m.role == 'user' else raise_exception('no') }}": [EOS],
+    "{{ m.content if m.role == 'user' }}<end>": [EOS],
+}
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_the_token_that_ends_an_answer_in_the_chat_template_ends_a_completion(turn, tmp_path):
+    """It is the tokenizer's end token in no case but the third and the fourth."""
+    save_tiny_model(tmp_path, vocab_size=END + 3)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(tokenizer) == END
+    tokenizer.add_tokens(["<end>", "<next>", "  "])
+    tokenizer.chat_template = "{% for m in messages %}" + turn + "{% endfor %}"
+    generator = Generator.load(str(tmp_path), CPU, tokenizer)
+    assert generator.stop_ids == TURNS[turn]
+    assert generator.ends.startswith("completions end at '<eos>'")
+    assert generator.ends.count("' or '") == len(TURNS[turn]) - 1
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])

@@ -21,7 +21,7 @@ from tests.helpers.checks import rejected
 from tests.helpers.groups import completion, problems_of
 from tests.helpers.ranks import DEMO, ROOT, one_rank, parse
 from tests.helpers.samplers import Numbers
-from verify import Verdict
+from verify import Verdict, Verifier
 
 # Flags and presets
 
@@ -197,15 +197,25 @@ PROBLEMS = SimpleNamespace(  # question i is "i", its reference answer "gold i"
 )
 
 
+class Encoder:
+    """Makes a prompt of i tokens of question i. For question 3 it opens the answer's thinking."""
+
+    def __call__(self, question):
+        return [5] * int(question)
+
+    def answer_start(self, question):
+        return "[assistant]<think>\n" if question == "3" else "[assistant]"
+
+
 @pytest.fixture
 def student() -> train.Student:
     """A student without a policy. Its generator makes completions of one token, which are right;
-    the reference answer of problem 4 cannot be verified. Problem i has a prompt of i tokens."""
+    the reference answer of problem 4 cannot be verified."""
     student = object.__new__(train.Student)
     student.config = parse("--preset", "demo", "--max_prompt_tokens", 4)
     student.layout = one_rank()
     student.tokenizer = Mock(decode=lambda ids: "".join(map(str, ids)))
-    student.encode = lambda question: [5] * int(question)
+    student.encode = Encoder()
     student.generator = Mock()
     student.generator.generate.side_effect = lambda prompts, *_, **__: [
         completion() for _ in prompts
@@ -243,6 +253,22 @@ def test_all_tokens_are_graded_except_the_stop_token(student):
     finished, cut_off = (completion(ids=[3, 7, 1], finished=end) for end in (True, False))
     student.grade([finished, cut_off], [1, 1], PROBLEMS)
     assert student.verifier.grade.call_args.args[0] == ["37", "371"]
+
+
+@pytest.mark.parametrize(
+    ("written", "status"), [(r"\boxed{7} or", "no_box"), (r"hm</think> \boxed{7}", "correct")]
+)
+def test_thinking_is_graded_alike_if_the_prompt_or_the_completion_opens_it(
+    written, status, student
+):
+    """A box in a thought that has no end is no answer. The prompt of problem 3 opens thinking, that
+    of problem 2 does not. Of the completion the student's tokenizer returns the text."""
+    student.tokenizer.decode = lambda ids: ["", written, "<think>" + written][ids[0]]
+    golds = Mock(question=str, golds=lambda indices: (["7"] * len(indices), None))
+    by_prompt, by_itself, unmarked = (completion(ids=[i, 1]) for i in (1, 2, 1))
+    with Verifier(workers=1) as student.verifier:
+        student.grade([by_prompt, by_itself, unmarked], [3, 2, 2], golds)
+    assert [by_prompt.status, by_itself.status, unmarked.status] == [status, status, "correct"]
 
 
 def test_a_rollout_rejects_a_prompt_that_is_too_long(student):

@@ -65,6 +65,14 @@ top-k left on | rollout.py | rollout::sampling_equals_a_naive_loop
     "top_k": 0 => "top_k": 50
 a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_tokens_in_any_batch
     [[seed, first_row + row] for row in part] => [[seed, i] for i, _ in enumerate(part)]
+any text for a problem | plumbing/decoding/chat.py | rollout::a_chat_template_that_loses_or_changes
+    if not kept: => if False:
+an answer without its end | rollout.py | rollout::the_token_that_ends_an_answer
+    ids |= {end_of_turn(self.tokenizer, [*ids])} - {None} => pass
+a second end beside a known one | plumbing/decoding/chat.py | rollout::the_token_that_ends_an_answer
+    return None if {*ends} & {*stop_ids} else ends[0] => return ends[0]
+thinking that the prompt opens | train.py | train::thinking_is_graded_alike
+    mark[index] + self.tokenizer.decode(o.text_ids) => self.tokenizer.decode(o.text_ids)
 packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
     position_ids=batch.position_1_T, =>
 pooling counts padding | teacher.py | teacher::pooling_leaves_padding_out
