@@ -16,14 +16,22 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 import grpo
 from grpo import Completion
 from plumbing.batches import Batch, collate, cut_longest_first, distinct, pad
-from plumbing.compatibility import check_logps, check_window, own_logps
+from plumbing.compatibility import check_head, check_logps, check_window, own_logps
 from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.decoding.cache import SlotCache, attention_for
 from plumbing.decoding.chat import PROBE, after, end_of_turn, render
 from plumbing.decoding.graphs import Recorder
 from plumbing.errors import check_finite
-from plumbing.models import check_directory, check_words, load, suffix_length, trial, write
+from plumbing.models import (
+    check_directory,
+    check_words,
+    load,
+    recompute_activations,
+    suffix_length,
+    trial,
+    write,
+)
 
 
 class PromptEncoder:
@@ -364,11 +372,12 @@ class Policy(nn.Module):
 # Check of a model
 
 
-def check_model(name: str, tokens: int) -> None:
+def check_model(name: str, tokens: int, activation_checkpointing: bool = False) -> None:
     """Raise ValueError, in one line, unless Generator and Policy are right for the model `name`.
 
     Beyond check_directory's conditions it must attend to whole rows of `tokens` tokens, generate,
-    have an end token, and give Generator and Policy the log-probs of its own attention and head."""
+    have an end token, and give Generator and Policy the log-probs of its own attention and head,
+    with activation_checkpointing, too."""
     lm, tokenizer = check_directory(name, tokens, AutoModelForCausalLM)
     check_window(name, lm.config, tokens)
     prompts = [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
@@ -391,3 +400,11 @@ def check_model(name: str, tokens: int) -> None:
     own_logp_N = torch.cat(own_logp_B)
     check_logps(name, "Generator", batch.generator_logp_N, own_logp_N)
     check_logps(name, "Policy", policy_logp_N, own_logp_N)
+    with torch.no_grad():
+        check_head(name, lm, prompts[-1])
+    if activation_checkpointing:
+        with trial(name, "cannot be trained with --activation_checkpointing"), torch.no_grad():
+            recompute_activations(lm)
+            lm.set_attn_implementation("shared_prompts")
+            policy_logp_N, _ = policy(batch, 1.0)
+        check_logps(name, "Policy with --activation_checkpointing", policy_logp_N, own_logp_N)

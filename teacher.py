@@ -27,7 +27,7 @@ from plumbing.distributed.channel import Channel
 from plumbing.distributed.shutdown import stop_requested
 from plumbing.errors import NonFiniteError
 from plumbing.files import plain
-from plumbing.lora import add_lora, merge_lora
+from plumbing.lora import add_lora, merge_lora, set_dropout
 from plumbing.metrics import Stopwatch
 from plumbing.models import check_directory, checksum, load, trial, unsharded, write
 from plumbing.run.checkpoint import Learner
@@ -185,14 +185,14 @@ class Teacher:
             batches = order.split(c.teacher_batch_size * self.ranks)
             # Dropout is LoRA's alone, and each rank has its own: nothing else draws from this.
             torch.manual_seed(seed + self.rank)
-            self.model.train(c.teacher_mode == "lora")
+            set_dropout(self.model, True)
             for _ in range(c.teacher_epochs):  # line 12
                 losses = []
                 for batch in batches:  # line 13
                     loss = self._loss(batch)  # line 14
                     self._step(loss)  # line 15
                     losses.append(loss.detach())
-            self.model.eval()
+            set_dropout(self.model, False)
             self.last_loss = self._sum(losses) / len(batches)
 
     def _loss(self, batch: torch.Tensor) -> torch.Tensor:
@@ -214,7 +214,8 @@ class Teacher:
         # sharded: each rank has computed the whole loss, and takes the same step alone.
         scale = self.ranks if self.is_sharded else 1
         (loss * scale).backward()
-        gradients = [p.grad for p in self.model.parameters() if p.requires_grad]
+        # Some parameters have none, such as a router's bias.
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = unsharded(nn.utils.get_total_norm(gradients)).item()
         self.updates += 1
         if not math.isfinite(norm):

@@ -430,7 +430,8 @@ def baseline_steps(steps: int, eval_every: int) -> int:
 def check(config: Config, run: RunDir, data: list[Problems]) -> int:
     """Check models and prompts before anything is built. Returns the step to resume from. Raises
     ValueError or OSError with one line; until they pass nothing is written in --out."""
-    check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
+    tokens = config.max_prompt_tokens + config.max_completion_tokens
+    check_model(config.model, tokens, config.activation_checkpointing)
     if find_sampler(config.sampler).uses_teacher:
         check_teacher(config.teacher_model, config.max_prompt_tokens, config.teacher_mode)
     encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))

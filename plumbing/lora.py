@@ -51,6 +51,14 @@ def add_lora(backbone: nn.Module) -> None:
         backbone.set_submodule(name, LoRALinear(layer))
 
 
+def set_dropout(model: nn.Module, active: bool) -> None:
+    """Switch the dropout of LoRALinear layers on or off, and nothing else: in train mode a router
+    of the backbone may add noise."""
+    for layer in model.modules():
+        if isinstance(layer, LoRALinear):
+            layer.train(active)
+
+
 def merge_lora(weights: dict[str, torch.Tensor], model: nn.Module) -> None:
     """Replace, in a model's state dict, the weights of each LoRALinear by those of the nn.Linear
     that computes the same."""

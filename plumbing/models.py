@@ -15,10 +15,11 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils import cached_file
+from transformers.utils import cached_file, is_sentencepiece_available
 
 from plumbing.errors import InputError, first_lines
 
@@ -38,18 +39,18 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
     with trial(name, "cannot be used"):
         if (Path(name) / "adapter_config.json").exists():  # transformers might ignore it
             raise ValueError("it has a LoRA adapter: merge it with peft's merge_and_unload()")
-        # transformers would ignore damage to the file with the tokens that end a completion.
-        generation = "generation_config.json"
-        file = cached_file(name, generation, _raise_exceptions_for_missing_entries=False)
-        if file and kind is AutoModelForCausalLM:
-            json.loads(Path(file).read_text(encoding="utf-8"))
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # default: it asks
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        check_precision(config)
+        remove_dropout(config)
+        if kind is AutoModelForCausalLM:
+            check_generation_settings(name)
+        tokenizer = load_tokenizer(name)
         check_words(tokenizer, "0 1 2 3 4 5 6 7 8 9")
         check_tokenizer(tokenizer, config)
         check_room(config, tokens)
         model, info = kind.from_pretrained(
             name,
+            config=config,
             dtype="float32",
             attn_implementation=attention,
             use_safetensors=True,
@@ -60,10 +61,61 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
     return model.eval(), tokenizer
 
 
+def check_precision(config: PreTrainedConfig) -> None:
+    """Raise ValueError if the weights of the checkpoint are quantised. Training needs float32, and
+    what it wrote would be rounded again, or be without its scales."""
+    settings = config.to_dict()
+    parts = [settings, *(part for part in settings.values() if isinstance(part, dict))]
+    for part in parts:
+        for name in ("quantization_config", "compression_config"):
+            if quantization := part.get(name):
+                method = quantization.get("quant_method", "")
+                raise ValueError(
+                    f"it is quantised (config.json: {name} {method}): train the checkpoint that it "
+                    "was made from, or a dequantised one without this setting"
+                )
+
+
+def check_generation_settings(name: str) -> None:
+    """Raise ValueError if generation_config.json is damaged, or has settings that transformers does
+    not load. It would ignore damage, which loses the tokens that end a completion."""
+    file = "generation_config.json"
+    path = cached_file(name, file, _raise_exceptions_for_missing_entries=False)
+    if not path:
+        return
+    json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        GenerationConfig.from_pretrained(name)
+    except ValueError as error:
+        raise ValueError(f"{file}: {first_lines(error)} Remove the setting") from error
+
+
+def load_tokenizer(name: str):
+    """Load a tokenizer. Raises ValueError if its only file is one of sentencepiece, which is not
+    installed: transformers' error is about another package."""
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # transformers raises all kinds
+        models = [] if files_of(name, "tokenizer.json") else files_of(name, "*.model")
+        if models and not is_sentencepiece_available():
+            raise ValueError(
+                f"its tokenizer, {models[0].name}, needs sentencepiece, which is not installed: "
+                "pip install sentencepiece protobuf"
+            ) from error
+        raise
+
+
 def check_tokenizer(tokenizer, config: PreTrainedConfig) -> None:
     """Raise ValueError unless the tokenizer has a pad token, and fits the model."""
     if tokenizer.pad_token_id is None:
         raise ValueError("its tokenizer has no pad token: set tokenizer.pad_token, and save it")
+    pads = {"the tokenizer": tokenizer.pad_token_id, "config.json": config.pad_token_id or 0}
+    for place, pad in pads.items():
+        if pad >= config.vocab_size:
+            raise ValueError(
+                f"the pad token of {place}, {pad}, is beyond its {config.vocab_size} embeddings: "
+                "choose a token that it has"
+            )
     ends = config.eos_token_id or 0
     end = min(ends) if isinstance(ends, list) else ends
     if not end < len(tokenizer) <= config.vocab_size:
@@ -113,6 +165,8 @@ def check_weights(model: PreTrainedModel, info: dict, unused: tuple) -> None:
         if key.split(".")[0] in parts:
             raise ValueError(f"its config.json has no place for the weight {key!r}")
     for key, p in model.named_parameters():
+        if p.dtype != torch.float32:  # as which it was loaded
+            raise ValueError(f"its weight {key!r} is quantised: {p.dtype}")
         if not all(extreme.isfinite() for extreme in p.aminmax()):  # isfinite(p) would copy p
             raise ValueError(f"its weight {key!r} is not finite")
 
@@ -144,14 +198,19 @@ def load(kind, name: str, dtype: torch.dtype, attention: str, device) -> PreTrai
     # cuDNN, SDPA's first choice on Hopper, plans each new shape and is not deterministic.
     torch.backends.cuda.enable_cudnn_sdp(False)
     config = AutoConfig.from_pretrained(name)
-    for setting, value in config.to_dict().items():
-        if "drop" in setting and isinstance(value, float):
-            setattr(config, setting, 0.0)
+    remove_dropout(config)
     options = {"config": config, "attn_implementation": attention, "use_safetensors": True}
     model = kind.from_pretrained(name, dtype=dtype, **options).to(device)
     if head := model.get_output_embeddings():  # a checkpoint that says "tied" may have its own head
         model.config.tie_word_embeddings = head.weight is model.get_input_embeddings().weight
     return model
+
+
+def remove_dropout(config: PreTrainedConfig) -> None:
+    """Set every rate of dropout in a config to 0."""
+    for setting, value in config.to_dict().items():
+        if "drop" in setting and isinstance(value, float):
+            setattr(config, setting, 0.0)
 
 
 def unsharded(tensor: torch.Tensor) -> torch.Tensor:
@@ -183,12 +242,16 @@ def dither(model: nn.Module) -> None:
 
 
 def recompute_activations(lm: PreTrainedModel) -> None:
-    """Make each layer compute its activations again in backward: less memory, more time. Sets train
-    mode, without which it has no effect."""
+    """Make each layer compute its activations again in backward: less memory, more time. Raises
+    ValueError if the model cannot.
+
+    It has an effect in train mode only. The parts of a layer stay in eval mode, where a router adds
+    no noise and nothing is dropped, whatever the settings are called."""
     # Older transformers have the second name only, newer ones warn at it.
     enable = getattr(lm, "activation_checkpointing_enable", None)
     (enable or lm.gradient_checkpointing_enable)({"use_reentrant": False})
-    lm.train()
+    for module in lm.modules():
+        module.training = getattr(module, "gradient_checkpointing", False)
 
 
 def files_of(name: str, *patterns: str) -> list[Path]:

@@ -100,11 +100,19 @@ def _publish(temporary: Path, final: Path, manifest: dict) -> None:
 
 
 def _sharded(learner: Learner) -> dict:
-    fresh = not learner.optimizer.state
-    model_state, optimizer_state = get_state_dict(learner.model, learner.optimizer)
-    if fresh:  # get_state_dict took a step of zeros to fill an optimizer that had taken none
-        for state in learner.optimizer.state.values():
-            state["step"].zero_()
+    """Return the state of model and optimizer. A parameter that has had no gradient yet, as those
+    of a router's bias never have, gets the state from which AdamW begins: a checkpoint and the
+    optimizer that loads it must have the same entries."""
+    optimizer = learner.optimizer
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p not in optimizer.state:
+                optimizer.state[p] = {
+                    "step": torch.zeros((), device=p.device),
+                    "exp_avg": torch.zeros_like(p),
+                    "exp_avg_sq": torch.zeros_like(p),
+                }
+    model_state, optimizer_state = get_state_dict(learner.model, optimizer)
     return {"model": model_state, "optim": optimizer_state}
 
 

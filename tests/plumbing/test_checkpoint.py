@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+import torch
 
 from plumbing.errors import Fault, InputError
 from plumbing.models import checksum
 from plumbing.run import checkpoint
+from plumbing.run.checkpoint import Learner
 from plumbing.run.directory import RunDir
 from teacher import Teacher
 from tests.helpers.checkpoints import trained
@@ -50,6 +52,36 @@ def test_a_teacher_resumes_bit_for_bit_also_before_its_first_update(outcomes, ti
         teach(teacher, range(outcomes, 16))
         assert checksum(teacher.model) == checksum(whole.model)
         assert teacher.state_dict() == whole.state_dict()
+
+
+def test_parameters_without_a_gradient_resume_bit_for_bit(tmp_path):
+    """One gets its first gradient after the checkpoint, as an expert may that no token chose; one
+    never gets any."""
+
+    def student() -> Learner:
+        model = torch.nn.ParameterDict({name: torch.ones(2) for name in ("used", "late", "idle")})
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        return Learner(model, optimizer, checksum=lambda: 1, export=None)
+
+    def step(learner: Learner, *names: str) -> None:
+        sum((learner.model[name] ** 2).sum() for name in names).backward()
+        learner.optimizer.step()
+        learner.optimizer.zero_grad()
+
+    saved, resumed = student(), student()
+    step(saved, "used")
+    checkpoint.save(tmp_path, 1, one_rank(), {"student": saved}, {}, keep=1)
+    folder = checkpoint.directory(tmp_path, 1)
+    checkpoint.load_learners(folder, None, {"student": resumed})
+    for learner in (saved, resumed):
+        step(learner, "used", "late")
+    whole = student()
+    step(whole, "used")
+    step(whole, "used", "late")
+    for learner in (saved, resumed):
+        for name, weight in whole.model.items():
+            assert torch.equal(learner.model[name], weight)
+    assert torch.equal(whole.model["idle"], torch.ones(2))
 
 
 def test_a_samplers_state_that_cannot_be_saved_ends_the_run_before_the_first_step(tmp_path):

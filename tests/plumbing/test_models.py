@@ -1,6 +1,7 @@
 """plumbing/models.py: which model directories are accepted, and which are rejected in one line."""
 
 import os
+import re
 import shutil
 from contextlib import nullcontext
 
@@ -9,9 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import rollout
+from plumbing import models
 from plumbing.batches import collate
 from plumbing.distributed.shutdown import begin_process
-from plumbing.models import dither
+from plumbing.models import dither, recompute_activations
 from rollout import Generator, Policy, check_model
 from teacher import check_teacher
 from tests.helpers.checks import rejected
@@ -108,6 +111,14 @@ def no_tokenizer(folder):
         (folder / name).unlink()
 
 
+def pad_id(folder):
+    """Give the pad token the id 300: the ids of a tokenizer may have gaps."""
+    text = (folder / TOKENIZER).read_text()
+    (folder / TOKENIZER).write_text(re.sub(r'("<pad>": |"id": )0\b', r"\g<1>300", text))
+
+
+FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [32, 32]}}
+BNB = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
 GATE = "model.layers.0.mlp.gate_proj.weight"
 EXTRA = "config.json has no place for the weight "
 WINDOW = {"use_sliding_window": True, "sliding_window": 8}
@@ -122,6 +133,16 @@ SILENT = {
     "another's": (settings(CONFIG, eos_token_id=151643), "another model's?", "another model's?"),
     "no pad token": (settings(TOKENS, pad_token=None), "has no pad token", "has no pad token"),
     "a new pad token": (settings(TOKENS, pad_token="<n>"), "99 embeddings", "99 embeddings"),
+    "a pad token beyond": (pad_id, "300, is beyond its 99 embed", "300, is beyond its 99 embed"),
+    "config's pad token": (settings(CONFIG, pad_token_id=99), "99, is beyond", "99, is beyond"),
+    "FP8": (settings(CONFIG, **FP8), "quantization_config fp8", "quantization_config fp8"),
+    "4 bits": (settings(CONFIG, **BNB), "config bitsandbytes", "config bitsandbytes"),
+    "one of parts in 4 bits": (settings(CONFIG, part=BNB), "it is quantised", "it is quantised"),
+    "several samples": (
+        settings(GENERATION, num_return_sequences=4),
+        "generation_config.json: Greedy methods",
+        None,
+    ),
     "no end token": (no_end, "it has no end token: set tokenizer.eos_token", None),
     "damaged end tokens": (lambda f: os.truncate(f / GENERATION, 9), "JSONDecodeError", None),
     "a window": (settings(CONFIG, **WINDOW), "attends to the last 8 tokens only", None),
@@ -144,6 +165,61 @@ def test_what_a_run_would_not_notice_is_rejected(case, tmp_path, tiny_model, cap
     with outcome(teacher):
         check_teacher(str(folder), 36)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("check", [check_model, check_teacher])
+def test_a_tokenizer_of_a_missing_package_is_named(check, tmp_path, tiny_model, monkeypatch):
+    """transformers' error is about tiktoken, which reads files of the same name."""
+    monkeypatch.setattr(models, "is_sentencepiece_available", lambda: False)
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / TOKENIZER).rename(folder / "tokenizer.model")
+    with rejected("its tokenizer, tokenizer.model, needs sentencepiece, which is not installed"):
+        check(str(folder), 36)
+
+
+CAPS = {"nanochat": {}, "gemma3_text": {"head_dim": 8, "final_logit_softcapping": 300.0}}
+
+
+@pytest.mark.parametrize("family", CAPS)
+def test_a_cap_that_hardly_changes_small_logits_is_rejected(family, tmp_path):
+    """At the usual std of 0.02 the logits of a few tokens are near 0."""
+    folder = save_tiny_model(tmp_path, family, initializer_range=0.02, **CAPS[family])
+    with rejected(f"model '{folder}': it caps, scales or biases its logits: one of 1000 is off by"):
+        check_model(str(folder), 40)
+
+
+def test_a_model_that_can_have_a_cap_but_has_none_is_accepted(tmp_path):
+    check_model(str(save_tiny_model(tmp_path, "gemma3_text", head_dim=8)), 40)
+
+
+MIXTURES = {
+    "mixtral": {"router_jitter_noise": 0.1},
+    "phimoe": {"router_jitter_noise": 0.5, "input_jitter_noise": 0.5},
+}
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_activation_checkpointing_adds_no_noise_to_a_router(family, tmp_path, monkeypatch):
+    """Experts that are chosen at random would make two forwards differ."""
+    settings = {"num_local_experts": 4, "sliding_window": None} | MIXTURES[family]
+    folder = str(save_tiny_model(tmp_path, family, **settings))
+    batch = collate([([5], completion(ids=[6, 7]))], CPU)
+    policy = Policy.load(folder, CPU)
+    expected, _ = policy(batch, 1.0)
+    recompute_activations(policy.lm)
+    assert any(module.training for module in policy.modules())  # else nothing is recomputed
+    assert torch.equal(policy(batch, 1.0)[0], expected)
+    check_model(folder, 40, activation_checkpointing=True)
+    monkeypatch.setattr(rollout, "recompute_activations", lambda lm: lm.train())
+    with rejected("Policy with --activation_checkpointing's log-probs are off by"):
+        check_model(folder, 40, activation_checkpointing=True)
+
+
+def test_a_model_that_cannot_recompute_activations_is_rejected_with_the_flag(tmp_path):
+    folder = str(save_tiny_model(tmp_path, "jetmoe", num_local_experts=4, kv_channels=8))
+    check_model(folder, 40)
+    with rejected("cannot be trained with --activation_checkpointing: ValueError: JetMoe"):
+        check_model(folder, 40, activation_checkpointing=True)
 
 
 @pytest.mark.parametrize("damage", [custom_code, lambda f: os.truncate(f / WEIGHTS, 40_000)])

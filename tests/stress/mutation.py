@@ -73,6 +73,12 @@ a second end beside a known one | plumbing/decoding/chat.py | rollout::the_token
     return None if {*ends} & {*stop_ids} else ends[0] => return ends[0]
 thinking that the prompt opens | train.py | train::thinking_is_graded_alike
     mark[index] + self.tokenizer.decode(o.text_ids) => self.tokenizer.decode(o.text_ids)
+a cap of the logits | rollout.py | models::a_cap_that_hardly_changes_small
+    check_head(name, lm, prompts[-1]) => pass
+noise in recomputed layers | plumbing/models.py | models::activation_checkpointing_adds_no_noise
+    module.training = getattr(module, "gradient_checkpointing", False) => module.training = True
+a quantised checkpoint | plumbing/models.py | models::what_a_run_would_not_notice
+    check_precision(config) => pass
 packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
     position_ids=batch.position_1_T, =>
 pooling counts padding | teacher.py | teacher::pooling_leaves_padding_out
@@ -90,7 +96,7 @@ one order for ever | teacher.py | teacher::each_update_and_seed_shuffles
 one order for all seeds | teacher.py | teacher::each_update_and_seed_shuffles
     c.seed * 1_000_003 + self.pushed => self.pushed
 no dropout in LoRA | teacher.py | teacher::dropout_is_active_while_lora_learns
-    self.model.train(c.teacher_mode == "lora") => self.model.train(False)
+    set_dropout(self.model, True) => set_dropout(self.model, False)
 one dropout for all ranks | teacher.py | teacher::each_teacher_rank_has_its_own_dropout
     torch.manual_seed(seed + self.rank) => torch.manual_seed(seed)
 LoRA's A without the seed | teacher.py | teacher::lora_begins_from_the_seed
@@ -211,6 +217,8 @@ NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_th
     if not all(map(math.isfinite, [norm, *token_sums.values()])): => if False:
 the rate of the checkpoint | plumbing/run/checkpoint.py | checkpoint::loaded_optimizers_keep
     learner.optimizer.param_groups[0]["lr"] = rate => pass
+state for gradients alone | plumbing/run/checkpoint.py | checkpoint::parameters_without_a_gradient
+    if p not in optimizer.state: => if False:
 half a checkpoint | plumbing/run/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
     temporary = final.with_suffix(".tmp") => temporary = final
 logs not cut on resume | plumbing/run/directory.py | run_dir::a_resume_drops_later_rows_and_steps
