@@ -79,7 +79,7 @@ noise in recomputed layers | plumbing/models.py | models::activation_checkpointi
     module.training = getattr(module, "gradient_checkpointing", False) => module.training = True
 a quantised checkpoint | plumbing/models.py | models::what_a_run_would_not_notice
     check_precision(config) => pass
-one lack of memory ends CUDA graphs | plumbing/decoding/graphs.py | decoding::a_capture_that_runs_out
+one lack of memory ends graphs | plumbing/decoding/graphs.py | decoding::a_capture_that_runs_out
     self.is_off = self.failures == MAX_FAILURES => self.is_off = True
 packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
     position_ids=batch.position_1_T, =>
