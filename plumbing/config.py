@@ -72,6 +72,7 @@ class Config:
     )
     seed: int = opt(0, "seed of every random stream", type=natural)
     out: str = opt("", "run directory; resumes if it exists [runs/PRESET-SAMPLER-seedSEED]")
+    allow_code_change: bool = opt(False, "resume though the code has changed; config.json has both")
     device: str = opt("auto", "auto: GPUs if there are any", choices=("auto", "cpu", "cuda"))
     bf16: bool = opt(False, "compute in bf16 on a CPU too: faster with AMX; without it, measure")
     model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 5)")

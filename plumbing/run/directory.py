@@ -17,11 +17,12 @@ from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
 from plumbing.files import file_crc32, read_lines, write_atomic, write_lines
 from plumbing.plugins import path_of
-from plumbing.run import checkpoint
+from plumbing.run import checkpoint, code
 from plumbing.run.checkpoint import Learners
 from plumbing.run.facts import comparable, differences, model_files
 
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
+PLUGINS = ("sampler_crc32", "reward_crc32")  # facts of reports; a resume compares `code`
 
 
 class RunDir:
@@ -44,6 +45,9 @@ class RunDir:
             "sampler": sampler_file,
             "reward": path_of(config.reward),
         }
+        # Now, as the files may be edited while models load: this process has imported them.
+        plugins = {"--sampler": sampler_file, "--reward": path_of(config.reward)}
+        self.code = {} if layout.local_rank else code.checksums(plugins)
 
     def __enter__(self) -> "RunDir":
         return self
@@ -54,8 +58,8 @@ class RunDir:
     @cached_property
     def facts(self) -> dict:
         """All that the run's numbers depend on, as config.json holds it; the checksums of data,
-        custom code and models on one rank of each machine. They are read once: the run has loaded
-        the files, and goes on even if they are changed or removed."""
+        code and models on one rank of each machine. They are read once: the run has loaded the
+        files, and goes on even if they are changed or removed."""
         facts = asdict(self.config) | {
             "candidates_return": "in the next pass",  # until 56f0dc2 unchosen ones in the same
             "world_size": self.layout.world,
@@ -66,6 +70,7 @@ class RunDir:
         }
         if self.layout.local_rank:
             return facts
+        facts["code"] = self.code
         for name, path in self.files.items():
             if path:
                 facts[f"{name}_crc32"] = file_crc32(Path(path))
@@ -97,7 +102,7 @@ class RunDir:
             old = json.loads(self.settings.read_text())
         except ValueError as error:
             raise InputError(f"{self.settings} is damaged ({error})") from error
-        if changes := differences(old, self.facts):
+        if changes := differences(old, self.facts, ignored=PLUGINS):
             raise InputError(
                 f"--out {self.path} belongs to another configuration: {'; '.join(changes)}; "
                 "undo that, or choose another --out"
@@ -113,13 +118,32 @@ class RunDir:
                 f"--out {self.path} has lost its checkpoints, and would be overwritten: restore "
                 "checkpoints/, or choose another"
             )
+        if step:
+            self._check_code(step, old)
         return step
+
+    def _check_code(self, step: int, old: dict) -> None:
+        """Raise InputError if the run came to `step` under other code, unless --allow_code_change
+        is given: then add the change to the facts. old: the facts so far."""
+        changed = code.changes(old, self.facts)
+        names = ", ".join(changed)
+        if changed and not self.config.allow_code_change:
+            raise InputError(
+                f"--out {self.path}: the code has changed since: {names}; undo that, choose "
+                "another --out, or resume under the new code with --allow_code_change"
+            )
+        history = old.get("code_changes", [])
+        if changed:
+            print(f"warning: step {step + 1} and later are of changed code: {names}")
+            history = [*history, code.change(step, old, self.facts)]
+        if history:
+            self.facts["code_changes"] = history
 
     def load(self, step: int, learners: Learners, sampler: Stateful | None) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
         after `step`. All ranks call it after `open`. sampler: None where it is on other ranks.
         Raises Fault if machines have other files, OSError or Fault if they have no common --out."""
-        self.layout.assert_equal_in_world(**comparable(self.facts))
+        self.layout.assert_equal_in_world(**comparable(self.facts), **self.code)
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)

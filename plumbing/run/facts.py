@@ -8,6 +8,9 @@ from plumbing.models import SETTINGS, files_of
 # Settings that may differ when a run is resumed. Of files the checksums are facts, not the paths.
 FREE = {
     "out",
+    "allow_code_change",
+    "code",  # compared by code.changes
+    "code_changes",
     "model",
     "teacher_model",
     "train_data",
@@ -51,12 +54,12 @@ def comparable(facts: dict) -> dict:
     return compared | {name: Path(facts.get(name, "")).name for name in ("sampler", "reward")}
 
 
-def differences(old: dict, new: dict) -> list[str]:
-    """Return what two runs' comparable facts differ in, as texts."""
+def differences(old: dict, new: dict, ignored: tuple[str, ...] = ()) -> list[str]:
+    """Return what two runs' comparable facts, but those ignored, differ in, as texts."""
     old = comparable(old)
     new = comparable(new)
     return [
         f"{name} was {old.get(name)!r:.60}, is {new.get(name)!r:.60}"
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
+        if name not in ignored and old.get(name) != new.get(name)
     ]

@@ -50,16 +50,16 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 @pytest.fixture(scope="module")
 def custom_run(tmp_path_factory, halfway):
     """A directory with the files of a custom sampler and reward, and a run of one step with them;
-    a function that goes on with the run."""
+    a function that goes on with the run, from its number of steps and other flags."""
     folder = tmp_path_factory.mktemp("custom")
     (folder / "mine.py").write_text(MINE)
     (folder / "every_other.py").write_text(EVERY_OTHER)
     (folder / "call_log.py").write_text("calls = []")
 
-    def go(steps):
+    def go(steps, *flags):
         files = ("--sampler", f"{folder}/mine.py:Mine", "--reward", folder / "every_other.py")
         few = ("--verify_workers", 1, "--max_completion_tokens", 4, "--eval_every", 1)
-        argv = command(folder / "run", *few, *files, "--steps", steps, data=halfway)
+        argv = command(folder / "run", *few, *files, *flags, "--steps", steps, data=halfway)
         return torchrun(1, folder, lambda: train.main(argv))
 
     ended = go(1)
@@ -79,15 +79,20 @@ def test_a_run_takes_the_choice_of_a_custom_sampler_and_the_rewards_of_a_custom_
     assert 0 < row["reward_mean"] < 1
 
 
-def test_a_run_does_not_resume_after_its_custom_files_have_changed(custom_run):
+def test_a_run_resumes_after_its_custom_files_have_changed_only_if_that_is_allowed(custom_run):
+    """call_log.py is imported by the reward, in the workers alone."""
     folder, go = custom_run
-    for name in ("mine.py", "every_other.py"):
+    for name in ("mine.py", "every_other.py", "call_log.py"):
         file = folder / name
         file.write_text(file.read_text() + "\n")
     ended = go(2)
     assert ended.statuses == [2]
-    assert "sampler_crc32 was " in ended.err
-    assert "reward_crc32 was " in ended.err
+    names = "--reward call_log.py, --reward every_other.py, --sampler mine.py"
+    assert f"the code has changed since: {names}; " in ended.err
+    assert ended.err.count("\n") == 1
+    ended = go(2, "--allow_code_change")
+    assert ended.statuses == [0], ended
+    assert f"of changed code: {names}" in ended.out
 
 
 def test_a_file_called_like_a_library_does_not_replace_it(tmp_path):

@@ -13,6 +13,7 @@ from plumbing.run import checkpoint
 from plumbing.run.directory import RunDir, selection
 from plumbing.run.facts import differences, model_files
 from sampler import file_of
+from scripts.analysis import read_config
 from tests.helpers.checkpoints import trained
 from tests.helpers.checks import rejected
 from tests.helpers.files import change, flip_bit
@@ -117,6 +118,29 @@ def test_a_run_that_cannot_be_resumed_is_rejected_and_unchanged(case, whole, tmp
     with rejected(message):
         run_dir(folder, "--steps", 3, *" ".join(flags).split()).open()
     assert contents(folder) == before
+
+
+def test_a_run_resumes_under_changed_code_only_if_that_is_allowed(whole, tmp_path, run_dir, capsys):
+    """config.json keeps the checksums from before and after. The next resume needs no flag."""
+    folder = shutil.copytree(whole, tmp_path / "run")
+    now = read_config(folder)["code"]
+    change(folder / CONFIG, code=now | {"grpo.py": 1, "samplers/softmax.py": 2})
+    before = contents(folder)
+    changes = "the code has changed since: grpo.py, samplers/softmax.py; undo that, choose"
+    with run_dir(folder) as run, rejected(changes):
+        run.open()
+    assert contents(folder) == before
+    for flags in (["--allow_code_change"], []):
+        run = run_dir(folder, *flags)
+        assert run.open() == 2
+        run.load(2, {}, Mock())
+        run.lock.release()
+        assert read_config(folder)["code"] == now
+        [changed] = read_config(folder)["code_changes"]
+        assert changed["after_step"] == 2
+        assert changed["was"] == {"grpo.py": 1, "samplers/softmax.py": 2}
+        assert changed["is"] == {name: now[name] for name in changed["was"]}
+    assert capsys.readouterr().out.count("warning: step 3 and later are of changed code: ") == 1
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path, run_dir):
