@@ -12,7 +12,7 @@ import pandas as pd
 
 from plumbing.errors import InputError, RunError, escape_output, print_error
 from plumbing.files import read_lines
-from plumbing.run import facts
+from plumbing.run import code, facts
 
 AMOUNTS = {  # column of Run.spent -> axis label
     "steps": "steps",
@@ -119,6 +119,8 @@ class Run:
         known = rows.dropna(subset="accuracy")
         facts = {name: self.config.get(name) for name in checksums}
         facts |= {"model_crc32": "+".join(weights) or None, "problems": self.problems}
+        facts["code_crc32"] = code.checksum(self.config, shared=True)
+        facts["own_code_crc32"] = code.checksum(self.config, shared=False)
         return known.reset_index(names="step").assign(**facts, **key)
 
 
@@ -137,6 +139,9 @@ def load_methods(folders) -> dict[str, list[Run]]:
         config = run.config | {"seed": 0}
         reference = first.setdefault(config["sampler"], config)
         changes = facts.differences(reference, config)
+        for file in code.changes(reference, config):
+            if file.startswith(code.OWN):  # changes of other files are reported in a sentence
+                changes.append(f"{file} changed")
         name = ", ".join([method_name(config["sampler"]), *changes])
         members = methods.setdefault(name, [])
         if members and members[-1].config["seed"] == run.config["seed"]:

@@ -88,7 +88,7 @@ class Job:
     def other_flags(self) -> list[str]:
         """Return the flags of processes that made the run with other settings. A budget decides its
         steps."""
-        free = {"out": ""}
+        free = {"out": "", "allow_code_change": False}
         if self.budget:
             free["steps"] = 0
         wanted = vars(parse(self.flags)) | free

@@ -10,6 +10,7 @@ A table of scores has a row for each evaluation of a run. Its columns:
     live                    live groups so far
     dead                    mean share of dead groups since the last row that has it
     accuracy                greedy, in percent
+    code_crc32              checksum of the code that any run loads; joined by "+" if it changed
 
 What is not known is blank. Accuracy is read at five places over the last third of an amount and
 averaged, linear between evaluations. That puts a curve that flattens too low, so a gain is marked
@@ -28,7 +29,7 @@ from plumbing.errors import InputError
 
 RUN = ["task", "arm", "seed"]
 COLUMNS = [*RUN, "model_crc32", "problems", "step"]
-COLUMNS += ["completions", "cpu_seconds", "live", "dead", "accuracy"]
+COLUMNS += ["completions", "cpu_seconds", "live", "dead", "accuracy", "code_crc32"]
 # Checksum -> columns: rows that agree in these must not differ in it.
 SAME = {
     "model_crc32": ["task", "seed"],  # made on another processor, a model may be another
@@ -36,7 +37,9 @@ SAME = {
     "val_data_crc32": ["task"],
     "reward_crc32": ["task"],
     "sampler_crc32": ["task", "arm"],
+    "own_code_crc32": ["task", "arm"],  # files that only some runs load, such as a sampler's parent
 }
+UNKNOWN = ("model_crc32", "own_code_crc32")  # may be blank, which is no difference
 SPENT = 0.95  # of the budget: a run that spent less is not compared
 DRAWS = 2000  # of a bootstrap
 LAST = 5  # evaluations that the paper averages (Section 5.2)
@@ -44,10 +47,13 @@ ROUNDING = 1e-6  # relative, of amounts
 
 
 def read(path) -> pd.DataFrame:
-    """Read a CSV of scores. Raises ValueError where a column is missing, OSError."""
-    texts = {"task": str, "arm": str, "model_crc32": str}
-    rows = pd.read_csv(path, dtype=texts, usecols=COLUMNS)
-    return rows.fillna({"task": ""})
+    """Read a CSV of scores; older ones have no code_crc32. Raises InputError where another column
+    is missing, OSError."""
+    texts = {"task": str, "arm": str, "model_crc32": str, "code_crc32": str}
+    rows = pd.read_csv(path, dtype=texts, usecols=lambda name: name in COLUMNS)
+    if missing := {*COLUMNS} - {*rows.columns, "code_crc32"}:
+        raise InputError(f"{path}: has no columns {sorted(missing)}")
+    return rows.reindex(columns=COLUMNS).fillna({"task": ""})
 
 
 def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
@@ -57,7 +63,7 @@ def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
         raise InputError("no run is finished")
     rows = pd.concat(parts, ignore_index=True)
     for name in rows.columns.intersection([*SAME]):
-        known = rows.dropna(subset="model_crc32") if name == "model_crc32" else rows
+        known = rows.dropna(subset=name) if name in UNKNOWN else rows
         for _, same in known.groupby(SAME[name]):
             different = same.drop_duplicates(name)[RUN]
             if len(different) > 1:
@@ -66,6 +72,25 @@ def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
                     f"{runs[0]} and {runs[1]} differ in {name}: run one again, or choose new seeds"
                 )
     return rows[COLUMNS]
+
+
+def code_differences(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence that names the runs of each version of the code, none for one version."""
+    runs = rows.dropna(subset="code_crc32").drop_duplicates(RUN)
+    versions = []
+    for _, of_version in runs.groupby("code_crc32", sort=False):
+        names = []
+        for arm, seeds in of_version.groupby("arm", sort=False).seed:
+            is_whole = len(seeds) == sum(runs.arm == arm)
+            numbers = ", ".join(map(str, sorted(seeds.unique())))
+            names.append(arm if is_whole else f"{arm} (seeds {numbers})")
+        versions.append(", ".join(names))
+    if len(versions) < 2:
+        return []
+    return [
+        f"Runs of different code are compared: {' | '.join(versions)}. `code` in each config.json "
+        "has the checksums of the files."
+    ]
 
 
 def read_curves(runs: pd.DataFrame, at_A, column="accuracy", cost="completions") -> pd.DataFrame:

@@ -291,6 +291,7 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
     """Compare the arms, and write all files of the report. Returns the text. Raises InputError."""
     tables = []
     findings = [plan.note] if plan.note else []
+    findings += scores.code_differences(rows)
     if plan.paper:
         tables.append(verdict.beside_paper(rows, **plan.paper))
         findings.append(verdict.PAPER_LEGEND)

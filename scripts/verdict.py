@@ -74,7 +74,7 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
     }
     baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
     summary = scores.summarize(rows, baseline, budget, devices)
-    return sentences(summary, baseline), tables(summary)
+    return [*scores.code_differences(rows), *sentences(summary, baseline)], tables(summary)
 
 
 def seeds_needed(half_width: float, seeds: int) -> int:

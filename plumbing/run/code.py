@@ -98,7 +98,7 @@ def loaded_files(folder: Path) -> set[Path]:
 
 def changes(old: dict, new: dict) -> list[str]:
     """Return the names of the files that two runs share and that differ. old, new: their facts."""
-    if "code" not in old:
+    if "code" not in old or "code" not in new:
         return [UNKNOWN]
     before = old["code"]
     now = new["code"]

@@ -42,6 +42,20 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     assert {*re.findall('href="(.)', html)} == {"#"}
 
 
+def test_runs_of_other_code_are_named_and_of_another_parent_of_a_sampler_are_another_method(
+    tmp_path, capsys
+):
+    codes = {"a": (1, 3), "b": (2, 3), "c": (1, 4)}
+    runs = [
+        make(tmp_path / name, seed=seed, code={"grpo.py": crc, "samplers/parent.py": own})
+        for seed, (name, (crc, own)) in enumerate(codes.items())
+    ]
+    page_of(make(tmp_path / "d", **GOLDILOCKS), *runs, out=tmp_path / "page.html")
+    out = capsys.readouterr().out
+    other = "uniform, samplers/parent.py changed"
+    assert f"Runs of different code are compared: uniform (seeds 0), {other} | uniform" in out
+
+
 def test_several_methods_are_compared_first_in_the_page_and_on_the_terminal(tmp_path, capsys):
     """Both have the same evaluations: no difference, with one seed."""
     runs = make(tmp_path / "a"), make(tmp_path / "b", **GOLDILOCKS)

@@ -7,6 +7,7 @@ import pytest
 from plumbing.errors import InputError
 from scripts import scores, study, verdict
 from scripts.analysis import Run
+from tests.helpers.checks import rejected
 from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
 
@@ -112,6 +113,26 @@ def test_a_baseline_that_falls_below_its_level_at_the_end_reached_it_at_the_budg
     for run in (falls, rises):
         run["completions"] *= 2
     assert summary_of([falls, rises]).speed_up_text["mine"] == "1.4"
+
+
+def test_arms_whose_code_differs_are_named():
+    """The second arm has a run of each version; of a run of unknown code nothing is said."""
+    codes = {("uniform", 0): "1", ("mine", 0): "1", ("mine", 1): "1+2", ("old", 0): None}
+    runs = [run_rows(*run, [0, 1]).assign(code_crc32=crc) for run, crc in codes.items()]
+    assert scores.code_differences(scores.together(runs)) == [
+        "Runs of different code are compared: uniform, mine (seeds 0) | mine (seeds 1). `code` in "
+        "each config.json has the checksums of the files."
+    ]
+    assert scores.code_differences(scores.together(runs[:2])) == []
+
+
+def test_scores_without_a_column_are_rejected_but_for_that_of_the_code(tmp_path):
+    rows = run_rows("uniform", 0, [0, 1])
+    for column in ("code_crc32", "dead"):
+        rows.drop(columns=column).to_csv(tmp_path / f"{column}.csv")
+    assert scores.read(tmp_path / "code_crc32.csv").code_crc32.isna().all()
+    with rejected("dead.csv: has no columns ['dead']"):
+        scores.read(tmp_path / "dead.csv")
 
 
 def test_holm_by_hand():

@@ -257,6 +257,26 @@ def test_runs_that_began_from_other_files_are_rejected(train, tmp_path):
         scores.together(study.score(jobs))
 
 
+def test_a_report_names_arms_of_other_code_and_rejects_an_arm_of_two_samplers(
+    train, tmp_path, capsys
+):
+    """train.py is loaded by all runs, a sampler's parent by those of its arm."""
+    jobs = plan(tmp_path).jobs()
+    Runner().run(jobs)
+    for job in jobs:
+        changed = job.arm == "Goldilocks"
+        change(job.run / "config.json", code={"train.py": int(changed), "samplers/parent.py": 3})
+    study.main([str(tmp_path / "plan.toml"), "--report"])
+    sentence = "Runs of different code are compared: uniform | Goldilocks."
+    assert sentence in capsys.readouterr().out
+    assert "code_crc32" in (tmp_path / "runs/scores.csv").read_text()
+    study.main([str(tmp_path / "plan.toml"), "--csv", str(tmp_path / "runs/scores.csv")])
+    assert sentence in capsys.readouterr().out
+    change(jobs[0].run / "config.json", code={"train.py": 0, "samplers/parent.py": 4})
+    with rejected("'arm': 'uniform', 'seed': 2} differ in own_code_crc32: run one again"):
+        scores.together(study.score(jobs))
+
+
 def test_flags_make_a_plan_with_arms_named_after_their_classes():
     words = "--preset demo --prompts_per_step 2 --group_size 4 --steps 6 --seed 3 --seeds 2"
     _, made = study.arguments(["--samplers", "sec", "a.py:Mine", *words.split()])

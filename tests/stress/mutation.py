@@ -225,6 +225,10 @@ half a checkpoint | plumbing/run/checkpoint.py | faults::resume_after_a_kill_dam
     temporary = final.with_suffix(".tmp") => temporary = final
 logs not cut on resume | plumbing/run/directory.py | run_dir::a_resume_drops_later_rows_and_steps
     [row for row in rows if row["step"] <= last] => rows
+a resume under any code | plumbing/run/directory.py | run_dir::a_run_resumes_under_changed_code
+    if changed and not self.config.allow_code_change: => if False:
+a sampler's parent is no code | plumbing/run/code.py | code::the_parents_of_a_sampler
+    left += imports(file, folders) => pass
 SIGTERM ignored | plumbing/distributed/shutdown.py | faults::ctrl_c_during_an_evaluation
     layout.stopping = True => pass
 the first box, not the last | verify.py | verify::extract_boxed_returns_the_last_box_if_it_is_closed
