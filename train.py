@@ -35,7 +35,13 @@ from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import EVALUATION, TRAINING, Stopwatch
 from plumbing.models import checksum, recompute_activations, unsharded
-from plumbing.plugins import check_proposals, check_trained, has_rounds, sampler_settings
+from plumbing.plugins import (
+    check_proposals,
+    check_trained,
+    construct,
+    has_rounds,
+    sampler_settings,
+)
 from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
 from plumbing.run.directory import RunDir, problems_tried
@@ -327,7 +333,7 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
     context = context_of(config, problems)
     if cls.uses_teacher:
         context.teacher = Teacher(config, layout.device, layout.shard, layout.group)
-    return cls(context, **sampler_settings(cls, config.sampler_args))
+    return construct(cls, context, config.sampler, config.sampler_args)
 
 
 def sampler_of_students(

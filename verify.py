@@ -20,7 +20,7 @@ from pathlib import Path
 from grading.equality import compare
 from grading.workers import WorkerPool, serve
 from plumbing import plugins
-from plumbing.errors import InputError, escape_output, first_lines
+from plumbing.errors import InputError, escape_output
 
 MIN_GOLDS = 16  # if all of so many earn 0, the custom reward expects another format
 MAX_ANSWER = 2000  # characters; longer boxes are not parsed (status too_long)
@@ -195,7 +195,7 @@ def _prepare(reward: str) -> Callable[..., str]:
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:  # the user's code may raise anything
-            problem = f"it raised {type(error).__name__}: {first_lines(error)}"
+            problem = f"it raised {plugins.describe(error)}"
         return f"--reward {reward}: {problem}"
 
     return custom

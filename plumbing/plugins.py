@@ -3,13 +3,18 @@
 import functools
 import importlib.util
 import inspect
+import os
 import sys
+import sysconfig
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from plumbing.errors import InputError, first_lines
+from plumbing.errors import InputError, RunError, first_lines
+
+ROOT = Path(__file__).resolve().parents[1]
 
 if TYPE_CHECKING:  # the verifier's workers do not import torch
     from grpo import Group
@@ -34,8 +39,46 @@ def load(spec: str, flag: str, default: str = ""):
         changed = path.stat().st_mtime_ns
         return getattr(_run(path, changed), name)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        reason = f"{type(error).__name__}: {first_lines(error)}"
-        raise InputError(f"{flag} {spec}: {reason}") from error
+        raise InputError(f"{flag} {spec}: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """Return an error's class and message in one line, and where a plug-in raised it."""
+    return f"{type(error).__name__}: {first_lines(error)}{place_of(error)}"
+
+
+def place_of(error: BaseException) -> str:
+    """Return the innermost line of a plug-in, or of a file beside it, that an error passed:
+    " (mine.py, line 7: x = y)"; "" if there is none, or if the message of a SyntaxError has it."""
+    modules = list(sys.modules.items())
+    plugins = {Path(module.__file__).resolve() for name, module in modules if name.endswith(".py")}
+    folders = {plugin.parent for plugin in plugins} - {ROOT}
+    libraries = [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")]
+    frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in frames if os.path.isfile(frame.filename)]  # not <frozen importlib>
+    for frame in reversed(frames):
+        file = Path(frame.filename).resolve()
+        is_beside = not folders.isdisjoint(file.parents) and not any(
+            file.is_relative_to(library) for library in libraries
+        )
+        is_ours = file.is_relative_to(ROOT) and file.parent not in folders
+        if file in plugins or (is_beside and not is_ours):
+            return f" ({frame.filename}, line {frame.lineno}: {frame.line})"
+    return ""
+
+
+def construct(cls, context, spec: str, args: str):
+    """Build a sampler of the class that --sampler names, with --sampler_args. Raises InputError,
+    with the line of its file, if its code fails."""
+    settings = sampler_settings(cls, args)
+    try:
+        return cls(context, **settings)
+    except RunError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        if not place_of(error):
+            raise
+        raise InputError(f"--sampler {spec}: {describe(error)}") from error
 
 
 @functools.cache  # a version of a file is run once, so that there is one copy of its classes

@@ -12,6 +12,7 @@ import pandas as pd
 
 from plumbing.errors import InputError, RunError, escape_output, print_error
 from plumbing.files import read_lines
+from plumbing.plugins import place_of
 from plumbing.run import code, facts
 
 AMOUNTS = {  # column of Run.spent -> axis label
@@ -181,5 +182,6 @@ def one_line(command: str, *also: type[Exception]):
     try:
         yield
     except (RunError, OSError, ValueError, ImportError, *also) as error:
-        print_error(error, command)
+        place = "" if isinstance(error, RunError) else place_of(error)
+        print_error(f"{error}{place}", command)
         sys.exit(getattr(error, "status", InputError.status))

@@ -68,7 +68,7 @@ from plumbing.distributed.layout import device_type
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
 from plumbing.models import trial
-from plumbing.plugins import sampler_settings
+from plumbing.plugins import construct
 from sampler import Context, find_sampler
 from scripts import analysis, dry_run, plot, probe, report, scores, verdict
 from scripts.runner import STOPPED, Job, Runner, launcher, note, parse
@@ -388,7 +388,7 @@ def check(plan: Plan) -> None:
         cls = find_sampler(c.sampler)
         if not cls.uses_teacher:
             context = Context(problems, c, lambda index: True)
-            cls(context, **sampler_settings(cls, c.sampler_args))
+            construct(cls, context, c.sampler, c.sampler_args)
         warning = arm == plan.baseline and problems.overlap(data[c.val_data, ""])
         if warning:
             note(warning)

@@ -22,6 +22,7 @@ from plumbing.errors import (
     first_lines,
     print_error,
 )
+from plumbing.plugins import describe, place_of
 
 # A scheduler, Ctrl-C, a terminal that closes, Slurm's --signal=USR1.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -119,7 +120,8 @@ def stop_requested(layout: Layout) -> bool:
 
 def report(layout: Layout, error: BaseException) -> int:
     """Report the error that ended the run, and return the exit status for it. One rank of all
-    prints a RunError, in one line; each rank prints another error of its own with its traceback."""
+    prints a RunError, in one line; each rank prints another error of its own with its traceback, and
+    last, if it passed a plug-in, where."""
     stop_at_signals(layout)  # another rank's exit must not end this one before it has printed
     if isinstance(error, OSError | SafetensorError):
         error = Fault(error)
@@ -132,6 +134,8 @@ def report(layout: Layout, error: BaseException) -> int:
     if not known:  # before the store is used, which may be hard to reach
         print(f"error on rank {layout.rank}:", file=sys.stderr)
         traceback.print_exception(error)
+        if place_of(error):  # a study shows the last line
+            print_error(describe(error))
         sys.stderr.flush()
     if is_first_to_report(layout.store, default=layout.first) and known:
         print_error(error)

@@ -8,20 +8,25 @@ import pytest
 
 import train
 from grpo import Group
+from plumbing.config import Config
+from plumbing.errors import InputError
 from plumbing.files import read_lines
 from plumbing.plugins import (
     check_proposals,
     check_trained,
     check_utilities,
+    construct,
     load,
     sampler_settings,
 )
-from sampler import Uniform, find_sampler, join
+from sampler import Context, Uniform, find_sampler, join
+from scripts.analysis import one_line
 from tests.helpers.checks import rejected
 from tests.helpers.groups import solved
 from tests.helpers.models import ROOT
 from tests.helpers.optional import need_reasoning_gym
 from tests.helpers.ranks import command, torchrun
+from tests.helpers.samplers import Numbers
 from verify import Verifier
 
 MINE = """
@@ -122,7 +127,8 @@ UNUSABLE = {
     "--sampler mine.py": "add :CLASS",
     "--sampler mine.py:Alone": "must extend sampler.Sampler, or Uniform or Pooled",
     "--sampler mine.py:InRounds": "a sampler with a teacher has no `more` or `train_on`",
-    "--reward raises.py": "ZeroDivisionError: division by zero",
+    "--reward raises.py": "ZeroDivisionError: division by zero (FOLDER/raises.py, line 1: 1 / 0)",
+    "--sampler torn.py:Mine": "SyntaxError: '(' was never closed (torn.py, line 1)",
 }
 
 
@@ -131,9 +137,62 @@ def test_a_file_that_cannot_be_used_is_rejected_with_one_line(flag, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "raises.py").write_text("1 / 0")
+    (tmp_path / "torn.py").write_text("x = (")
     name, spec = flag.split()
-    with rejected(f"{flag}: {UNUSABLE[flag]}"):
+    with rejected(f"{flag}: {UNUSABLE[flag].replace('FOLDER', str(tmp_path))}"):
         find_sampler(spec) if name == "--sampler" else Verifier(1, reward=spec).__enter__()
+
+
+WRONG_SHAPES = """
+import numpy as np
+from sampler import Uniform
+
+class Mine(Uniform):
+    def __init__(self, context):
+        super().__init__(context)
+        self.weights = np.ones(3) @ np.ones(2)
+
+    def propose(self, P):
+        raise ValueError("no")
+
+def compute_score(solution_str, ground_truth, **extra):
+    return np.ones(3) @ np.ones(2)
+"""
+
+
+def test_an_error_inside_a_plug_in_names_its_line(tmp_path, monkeypatch):
+    """numpy is the innermost, and does not say what is wrong in the user's file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shapes.py").write_text(WRONG_SHAPES)
+    spec = "shapes.py:Mine"
+    error = f"--sampler {spec}: ValueError: matmul: Input .* line 8: self.weights = np.ones"
+    context = Context(Numbers(9), Config(), lambda index: True)
+    with pytest.raises(InputError, match=error):
+        construct(find_sampler(spec), context, spec, "")
+    line = "line 14: return np.ones(3) @ np.ones(2))"
+    with Verifier(1, reward="shapes.py") as verifier, rejected(line):
+        verifier.grade(["7"], ["7"])
+
+
+def test_an_error_in_a_file_that_a_plug_in_imports_names_its_line(tmp_path):
+    (tmp_path / "helped.py").write_text("import broken")
+    (tmp_path / "broken.py").write_text("\nx = np.zeros(3)")
+    place = f"{tmp_path}/broken.py, line 2: x = np.zeros(3)"
+    with rejected(f"NameError: name 'np' is not defined ({place})"):
+        load(f"{tmp_path}/helped.py:Mine", "--sampler")
+
+
+def test_an_error_of_this_project_in_a_script_has_no_line(tmp_path, capsys):
+    """A wrong flag is no error in a file; a plug-in's ValueError during the work is."""
+    file = tmp_path / "shapes.py"
+    file.write_text(WRONG_SHAPES)
+    mine = object.__new__(find_sampler(f"{file}:Mine"))
+    for work in (lambda: train.parse(["--steps", "0"]), lambda: mine.propose(1)):
+        with pytest.raises(SystemExit), one_line("script"):
+            work()
+    flag, own = capsys.readouterr().err.splitlines()
+    assert flag.endswith("0: must be in [1, 1000000000] (see --help)")
+    assert own == f'script: no ({file}, line 11: raise ValueError("no"))'
 
 
 # --sampler_args

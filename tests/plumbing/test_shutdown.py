@@ -13,6 +13,7 @@ import torch.distributed as dist
 import train
 from plumbing.distributed import shutdown
 from plumbing.errors import InputError, NonFiniteError
+from plumbing.plugins import load
 from tests.helpers.ranks import Grades, command
 
 
@@ -46,6 +47,16 @@ def test_the_first_rank_to_report_prints_its_error(error, layout, capsys):
     assert layout.store.check(["reported"])
     shutdown.report(layout, InputError("a later one"))
     assert capsys.readouterr().err == ""
+
+
+def test_the_last_line_of_a_plug_ins_error_has_its_place(layout, capsys, tmp_path):
+    file = tmp_path / "plug_in.py"
+    file.write_text("def propose():\n    return 1 / 0")
+    with pytest.raises(ZeroDivisionError) as raised:
+        load(str(file), "--sampler", "propose")()
+    assert shutdown.report(layout, raised.value) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"error: ZeroDivisionError: division by zero ({file}, line 2: return 1 / 0)"
 
 
 def test_a_runtime_error_inside_torch_distributed_is_that_of_a_lost_peer(layout, capsys):
