@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import inspect
-import os
 import sys
 import sysconfig
 import traceback
@@ -55,8 +54,9 @@ def place_of(error: BaseException) -> str:
     folders = {plugin.parent for plugin in plugins} - {ROOT}
     libraries = [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")]
     frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in frames if os.path.isfile(frame.filename)]  # not <frozen importlib>
     for frame in reversed(frames):
+        if frame.filename.startswith("<"):  # <frozen importlib>
+            continue
         file = Path(frame.filename).resolve()
         is_beside = not folders.isdisjoint(file.parents) and not any(
             file.is_relative_to(library) for library in libraries

@@ -22,12 +22,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import compress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from sys import intern
 from typing import BinaryIO
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub import HfApi
 from tqdm import tqdm
 
@@ -60,13 +61,17 @@ def locate(place: str) -> str:
 def find_tables(url: str, patterns: tuple[str, ...]) -> tuple[AbstractFileSystem, list[str]]:
     """Find the files of a data set: their file system and names. Raises InputError if a pattern
     has none, as training on one of two splits would silently be another experiment."""
-    file_system, root = url_to_fs(url)
+    if Path(url).exists():  # its name may look like a pattern or a URL
+        file_system, root = LocalFileSystem(), str(Path(url).absolute())
+    else:
+        file_system, root = url_to_fs(url)
     if file_system.isfile(root):
-        return file_system, [url]
+        return file_system, [root]
+    files = [name for name in file_system.find(root) if name.endswith(ENDINGS)]
     names = []
     for pattern in patterns:
-        files = file_system.glob(f"{root}/**/{pattern}")
-        tables = [name for name in files if name.endswith(ENDINGS)]
+        # Relative to the root, whose own folders must not match.
+        tables = [name for name in files if PurePosixPath(name[len(root) :]).match(pattern)]
         if not tables:
             raise InputError(f"{url}: has no JSON or Parquet file {pattern}")
         names += tables

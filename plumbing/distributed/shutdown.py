@@ -120,8 +120,8 @@ def stop_requested(layout: Layout) -> bool:
 
 def report(layout: Layout, error: BaseException) -> int:
     """Report the error that ended the run, and return the exit status for it. One rank of all
-    prints a RunError, in one line; each rank prints another error of its own with its traceback, and
-    last, if it passed a plug-in, where."""
+    prints a RunError, in one line; each rank prints another error of its own with its traceback,
+    and last, if it passed a plug-in, where."""
     stop_at_signals(layout)  # another rank's exit must not end this one before it has printed
     if isinstance(error, OSError | SafetensorError):
         error = Fault(error)

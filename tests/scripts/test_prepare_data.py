@@ -158,6 +158,19 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
         run(folder, tmp_path / "other", f"--val_copy {held_out}", "math")
 
 
+@pytest.mark.parametrize("name", ["exp[12]", "a*", "val?", "{b,c}", "x::file:y", "~"])
+def test_a_name_that_looks_like_a_pattern_or_url_is_a_name(name, tmp_path, monkeypatch):
+    """Of folders and of files. The pattern would match its neighbours, or nothing."""
+    monkeypatch.chdir(tmp_path)
+    for neighbour in ("exp1", "ab", "val1", "b", "y"):
+        write(tmp_path / neighbour / "train.jsonl", table(OWN, ("no", "0")))
+    write(tmp_path / name / f"train{name}.jsonl", table(OWN, ("a", "1"), ("b", "2")))
+    write(tmp_path / f"{name}.jsonl", table(OWN, ("c", "3")))
+    flags = f"--val_copy {name}.jsonl"
+    _, train, val = run(name, tmp_path / "out", flags)
+    assert (answers(train), answers(val)) == ({"a": "1", "b": "2"}, {"c": "3"})
+
+
 def test_a_test_set_is_written_whole(tmp_path):
     write(tmp_path / f"data/train{PART}", table("problem answer", ("a", "033"), ("b", "7")))
     _, _, val = run(tmp_path, tmp_path / "out", "", "aime24")
