@@ -1,7 +1,12 @@
 """Errors that end a run with one line and an exit status."""
 
+import errno
 import io
+import os
 import sys
+from contextlib import suppress
+
+READER_GONE = (errno.EPIPE, errno.EIO)  # of `| head -2`; a closed terminal
 
 
 class RunError(Exception):
@@ -41,7 +46,27 @@ def first_lines(error: object) -> str:
 
 def print_error(error: object, source: str = "error") -> None:
     """Print an error to stderr as one line, which begins with its source."""
-    print(f"{source}:", " ".join(str(error).splitlines()), file=sys.stderr, flush=True)
+    print_line(f"{source}: {' '.join(str(error).splitlines())}", sys.stderr)
+
+
+def print_line(text: str, stream=None) -> None:
+    """Print to stdout, or another stream, at once. The work goes on where that fails: a run must
+    not end because nobody reads it, or because the disk of its log is full."""
+    stream = stream or sys.stdout
+    try:
+        print(text, file=stream, flush=True)
+    except OSError as error:
+        if error.errno in READER_GONE:
+            discard(stream)
+
+
+def discard(stream) -> None:
+    """Drop what a stream still holds, and all that follows: at its exit Python would fail to write
+    it, and end with status 120."""
+    with suppress(OSError):  # a notebook's stream has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def check_finite(logp_B_T) -> None:

@@ -2,11 +2,11 @@
 
 import sys
 import time
-from contextlib import suppress
 
 from tqdm import tqdm
 
 from plumbing.data.problems import Problems
+from plumbing.errors import print_line
 from plumbing.files import read_lines
 from plumbing.run.directory import RunDir
 
@@ -28,13 +28,15 @@ class Console:
         self.begun = time.monotonic()
         self.printed = self.begun  # when the last line was
         if not self.silent:
-            print(f"Goldilocks RL from step {start}: {len(problems):,} problems, {run.settings}")
-            print(f"  {ends}")
+            print_line(
+                f"Goldilocks RL from step {start}: {len(problems):,} problems, {run.settings}"
+            )
+            print_line(f"  {ends}")
             if warning := problems.overlap(val_problems):
-                print(warning)
+                print_line(warning)
             if not run.config.teacher_model:
                 n = run.config.steps * 3 // 4
-                print(
+                print_line(
                     f"  compute-matched with {n:,} steps, a Teacher on 1/4 of the devices (App. D)"
                 )
 
@@ -59,20 +61,19 @@ class Console:
             postfix=text,
             bar_format=LINE,
         )
-        with suppress(OSError):  # the terminal was closed: a signal follows, and the run is saved
-            print(line, file=sys.stderr, flush=True)
+        print_line(line, sys.stderr)
 
     def end(self, finished: bool) -> None:
         """Print the accuracy before and after, or how to resume."""
         if self.silent:
             return
         if not finished:
-            print("stopped: run the same command again to resume")
+            print_line("stopped: run the same command again to resume")
             return
         rows = read_lines(self.run.metrics)
         first, *later = [row["val_accuracy"] for row in rows if "val_accuracy" in row]
         last = later[-5:] or [first]
-        print(
+        print_line(
             f"validation accuracy: {first:.1%} before, {last[-1]:.1%} after, "
             f"{sum(last) / len(last):.1%} mean of the last {len(last)} evaluations\n"
             f"next: python -m scripts.report {self.run.path}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from plumbing.errors import InputError, RunError, escape_output, print_error
+from plumbing.errors import InputError, RunError, discard, escape_output, print_error
 from plumbing.files import read_lines
 from plumbing.plugins import place_of
 from plumbing.run import code, facts
@@ -181,6 +181,8 @@ def one_line(command: str, *also: type[Exception]):
     finite."""
     try:
         yield
+    except BrokenPipeError:  # of `| head -2`: results are printed last, when files are written
+        discard(sys.stdout)
     except (RunError, OSError, ValueError, ImportError, *also) as error:
         place = "" if isinstance(error, RunError) else place_of(error)
         print_error(f"{error}{place}", command)

@@ -28,7 +28,7 @@ from plumbing.command_line import Parser, add_fields, count, non_negative
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import borrowed_process
-from plumbing.errors import InputError
+from plumbing.errors import InputError, print_line
 from plumbing.files import check_writable, file_crc32, write_lines
 from plumbing.metrics import EVALUATION, Stopwatch, graded_row
 from plumbing.run import checkpoint
@@ -72,7 +72,7 @@ class Examinee(train.Student):
             groups += [Group(i, size=1, prompt_ids=prompt) for _ in range(samples)]
         limit = self.config.max_prompt_tokens
         fitting = [group for group in groups if len(group.prompt_ids) <= limit]
-        print(f"{len(fitting)} completions: this may take minutes; {self.generator.ends}")
+        print_line(f"{len(fitting)} completions: this may take minutes; {self.generator.ends}")
         self.rollout(fitting, problems, temperature, (EVALUATION, 0, 0), Stopwatch())
         rows = pd.DataFrame([graded_row(group, self.tokenizer.decode) for group in groups])
         rows["temperature"] = temperature

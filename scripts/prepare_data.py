@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from plumbing.command_line import count
 from plumbing.data.rows import parse_json, read_rows
-from plumbing.errors import InputError, first_lines
+from plumbing.errors import InputError, first_lines, print_line
 from plumbing.files import write_atomic
 from scripts import analysis, reasoning_tasks
 from scripts.sources import SOURCES, Source
@@ -155,8 +155,8 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
     rows_read = len(usable) + dropped.total()
     answers = sorted({answer for _, answer, _ in usable})
     if not verifier.reward and (advice := suggestion([answer for _, answer, _ in usable])):
-        print(advice)
-    print("checking the reference answers")
+        print_line(advice)
+    print_line("checking the reference answers")
     valid = {*compress(answers, verifier.check_golds(answers))}
     table = defaultdict(list)
     for rank, answer, line in usable:

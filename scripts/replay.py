@@ -26,7 +26,7 @@ from plumbing.command_line import count
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, run_ranks
-from plumbing.errors import InputError, NonFiniteError
+from plumbing.errors import InputError, NonFiniteError, print_line
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.run import checkpoint
 from plumbing.run.directory import problems_tried
@@ -93,7 +93,7 @@ def is_same(logged: dict, row: dict) -> bool:
         for name, value in plain(row).items()
         if not name.endswith(("_s", "seconds")) and logged.get(name, value) != value
     }
-    print(f"step {row['step']}: differences (then, now): {different}")
+    print_line(f"step {row['step']}: differences (then, now): {different}")
     return not different
 
 
@@ -128,8 +128,8 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
     if student.layout.rank == 0:
         out = run_dir / "replay" / f"step_{step}.jsonl"
         write_lines(out, lines)
-        print(failure or f"step {step} is finite")
-        print(f"its completions: {out}")
+        print_line(str(failure or f"step {step} is finite"))
+        print_line(f"its completions: {out}")
     return same and failed == (step not in logged)
 
 

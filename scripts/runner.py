@@ -25,7 +25,7 @@ from typing import TextIO
 import torch
 
 import train
-from plumbing.errors import InputError
+from plumbing.errors import InputError, print_line
 from plumbing.files import read_lines, write_lines
 
 # train.py's exit status when it stops early. While it starts, the signal ends it.
@@ -240,4 +240,4 @@ def reason(log: Path, first: int) -> str:
 
 def note(text: str) -> None:
     """Print a line with the time of day, on stderr: stdout is the report's."""
-    print(f"{datetime.now():%H:%M} {text}", file=sys.stderr, flush=True)
+    print_line(f"{datetime.now():%H:%M} {text}", sys.stderr)

@@ -65,7 +65,7 @@ from plumbing.command_line import natural, opt
 from plumbing.config import DEMO, PRESETS, Config
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import device_type
-from plumbing.errors import InputError
+from plumbing.errors import InputError, print_line
 from plumbing.files import write_atomic
 from plumbing.models import trial
 from plumbing.plugins import construct
@@ -413,7 +413,7 @@ def run(plan: Plan, jobs: list[Job], options: Options) -> int:
             for task in plan.tasks:
                 finished = any(job.finished() for job in jobs if job.task == task)
                 if options.probe or not (finished or launch):
-                    print(probe.probe(plan, task, options.problems, runner))
+                    print_line(probe.probe(plan, task, options.problems, runner))
             failed = not options.probe and runner.run(jobs, options.discard) > 0
     except Timeout as error:
         raise InputError(f"{plan.out} is in use by another study ({error})") from error
@@ -450,7 +450,7 @@ def main(argv=None) -> int:
             note(f"{len(done)} of {len(jobs)} runs are finished")
             rows = scores.together(score(done, cpu_seconds=not plan.launch))
         folder = Path(options.out or Path(plan.out, plan.report))
-        print(write_report(rows, plan, folder), end="")
+        print_line(write_report(rows, plan, folder).rstrip())
         if not options.csv:  # it would lose the arms that the plan lacks
             write_atomic(folder / "scores.csv", rows.round(4).to_csv(index=False))
     return status

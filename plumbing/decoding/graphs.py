@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from plumbing.errors import first_lines
+from plumbing.errors import first_lines, print_line
 
 MAX_FAILURES = 3  # captures in a row that may run out of memory
 # What is known of the cost: decoding is bound by the launches of its kernels.
@@ -73,7 +73,7 @@ class Recorder:
         else:
             self.is_off = True
         extent = "from now on" if self.is_off else "in this block of tokens"
-        print(
+        print_line(
             f"note: a decoding step cannot be a CUDA graph ({reason}): generation is slower "
             f"{extent}: {SLOWER}",
             flush=True,

@@ -21,6 +21,7 @@ from plumbing.errors import (
     escape_output,
     first_lines,
     print_error,
+    print_line,
 )
 from plumbing.plugins import describe, place_of
 
@@ -132,11 +133,10 @@ def report(layout: Layout, error: BaseException) -> int:
         error = Fault(f"{cause} ({first_lines(error)}); the same command resumes the run")
     known = isinstance(error, RunError)
     if not known:  # before the store is used, which may be hard to reach
-        print(f"error on rank {layout.rank}:", file=sys.stderr)
-        traceback.print_exception(error)
+        frames = "".join(traceback.format_exception(error)).rstrip()
+        print_line(f"error on rank {layout.rank}:\n{frames}", sys.stderr)
         if place_of(error):  # a study shows the last line
             print_error(describe(error))
-        sys.stderr.flush()
     if is_first_to_report(layout.store, default=layout.first) and known:
         print_error(error)
     return error.status if known else 1

@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from plumbing.distributed.layout import Layout
-from plumbing.errors import Fault, InputError
+from plumbing.errors import Fault, InputError, print_line
 from plumbing.files import file_crc32, sync, write_atomic
 
 
@@ -167,7 +167,7 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
         folder = directory(run, step)
         if is_intact(folder):
             return step
-        print(f"warning: checkpoint {folder} is damaged: going back to the previous one")
+        print_line(f"warning: checkpoint {folder} is damaged: going back to the previous one")
     if earlier:
         raise InputError(f"{run}: no checkpoint is intact")
     return 0

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from grpo import Group
 from plumbing.config import Config, is_due
 from plumbing.distributed.layout import Layout
-from plumbing.errors import InputError
+from plumbing.errors import InputError, print_line
 from plumbing.files import file_crc32, read_lines, write_atomic, write_lines
 from plumbing.plugins import path_of
 from plumbing.run import checkpoint, code
@@ -134,7 +134,7 @@ class RunDir:
             )
         history = old.get("code_changes", [])
         if changed:
-            print(f"warning: step {step + 1} and later are of changed code: {names}")
+            print_line(f"warning: step {step + 1} and later are of changed code: {names}")
             history = [*history, code.change(step, old, self.facts)]
         if history:
             self.facts["code_changes"] = history

@@ -12,8 +12,9 @@ import torch.distributed as dist
 
 import train
 from plumbing.distributed import shutdown
-from plumbing.errors import InputError, NonFiniteError
+from plumbing.errors import InputError, NonFiniteError, print_line
 from plumbing.plugins import load
+from scripts.analysis import one_line
 from tests.helpers.ranks import Grades, command
 
 
@@ -68,6 +69,18 @@ def test_a_runtime_error_inside_torch_distributed_is_that_of_a_lost_peer(layout,
             exec(code)
         assert shutdown.report(layout, raised.value) == status
     assert capsys.readouterr().err.startswith(f"{PEER} (Connection closed); the same command")
+
+
+def test_output_that_nobody_reads_ends_no_run(capsys):
+    """Of `| head`: what follows is dropped, also what Python writes when it closes the stream."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as stream:
+        print_line("the first fails", stream)
+        print_line("the second is dropped", stream)
+    with one_line("script"):
+        raise BrokenPipeError
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.fixture
