@@ -14,10 +14,25 @@ class Launch(NamedTuple):
 
 def launch() -> Launch:
     """Read the environment; a process without torchrun is a single rank. Raises ValueError if a
-    value is no number, or the rank is not below the number of ranks."""
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    rank = int(os.environ.get("RANK", 0))
-    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    value is no number, the rank is not below the number of ranks, or several ranks have no place to
+    meet."""
+    world = number("WORLD_SIZE", "1")
+    rank = number("RANK", "0")
+    local_rank = number("LOCAL_RANK", "0")
     if not 0 <= rank < world:
         raise ValueError(f"RANK={rank}, WORLD_SIZE={world}: start with torchrun, or unset both")
+    if world > 1:
+        number("MASTER_PORT")
+        if not os.environ.get("MASTER_ADDR"):
+            raise ValueError(f"WORLD_SIZE={world} without MASTER_ADDR: start with torchrun")
     return Launch(world, rank, local_rank)
+
+
+def number(name: str, default: str = "") -> int:
+    """Return the number in an environment variable. Raises ValueError if it is none."""
+    text = os.environ.get(name, default)
+    try:
+        return int(text)
+    except ValueError:
+        text = f"{name}={text!r}: must be a number: start with torchrun"
+        raise ValueError(text) from None

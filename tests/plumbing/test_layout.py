@@ -57,6 +57,26 @@ def test_half_of_a_launchers_environment_is_rejected(rank, monkeypatch):
         launch()
 
 
+PLACELESS = {  # an environment variable of rank 1 of 2, its value -> the error
+    ("MASTER_ADDR", None): "WORLD_SIZE=2 without MASTER_ADDR: start with torchrun",
+    ("MASTER_PORT", None): "MASTER_PORT='': must be a number: start with torchrun",
+    ("MASTER_PORT", "auto"): "MASTER_PORT='auto': must be a number",
+    ("RANK", "first"): "RANK='first': must be a number",
+}
+
+
+@pytest.mark.parametrize("case", PLACELESS)
+def test_ranks_that_have_no_place_to_meet_are_rejected(case, monkeypatch):
+    name, value = case
+    several = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+    for variable, text in several.items():
+        monkeypatch.setenv(variable, text)
+    assert launch().rank == 1
+    monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    with rejected(PLACELESS[case]):
+        launch()
+
+
 NONE = "can use no GPU here; or add --device cpu"
 DEVICES = {  # --device, whether the machine has a GPU, CUDA_VISIBLE_DEVICES -> None (CPU), or error
     ("auto", False, "0"): None,
