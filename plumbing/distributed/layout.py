@@ -31,7 +31,8 @@ class Layout:
         self.roles = roles
         self.n_students, self.n_teachers = map(len, roles)
         self.is_teacher = self.rank >= self.n_students
-        self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
+        self.rank_in_role = self.rank - self.n_students * self.is_teacher
+        self.first = self.rank_in_role == 0
         self.device = torch.device(device_type(config.device))
         if self.device.type == "cuda":  # a student and a teacher may share a GPU
             self.device = torch.device("cuda", self.local_rank % torch.cuda.device_count())

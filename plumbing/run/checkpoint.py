@@ -59,22 +59,28 @@ def save(
         for role, learner in learners.items():
             place = temporary / role
             dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
-            files += place.iterdir()
+            files += place.glob(f"__{layout.rank_in_role}_*")  # not others': disks show them late
+            if layout.first:
+                files.append(place / ".metadata")
         if layout.first and state is not None:
             file = temporary / "sampler.pt"
             file.write_bytes(packed)
             sync(file)
             files.append(file)
         part = {}
-        for path in files if layout.first else ():
+        for path in files:
             part[str(path.relative_to(temporary))] = file_crc32(path)
-    # Not all by rank 0, as disks may be slow to show other machines' files. Also a barrier: no rank
-    # goes on before everything is on disk.
+    # Also a barrier: no rank goes on before everything is on disk.
     parts = layout.gather_world(part)
+    manifest = dict(ChainMap(*parts))
+    if layout.first:
+        for role in learners:
+            if missing := shards(temporary, role) - manifest.keys():
+                raise Fault(f"checkpoint {final}: no rank has written {sorted(missing)}")
     if layout.rank == 0:
         for path in run.glob("*.jsonl"):  # first: a resume needs the rows up to the checkpoint
             sync(path)
-        _publish(temporary, final, dict(ChainMap(*parts)))
+        _publish(temporary, final, manifest)
         keep_only(run, steps(run)[-keep:])
 
 
@@ -174,12 +180,22 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
 
 
 def is_intact(folder: Path) -> bool:
-    """Return whether all files of a checkpoint are as its manifest says."""
+    """Return whether all files of a checkpoint are as its manifest says, and it has those of all
+    ranks."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-        return all(file_crc32(folder / name) == crc for name, crc in manifest.items())
+        if not all(file_crc32(folder / name) == crc for name, crc in manifest.items()):
+            return False
     except (FileNotFoundError, ValueError):
         return False
+    roles = [name.partition("/")[0] for name in manifest if name.endswith("/.metadata")]
+    return bool(roles) and all(shards(folder, role) <= manifest.keys() for role in roles)
+
+
+def shards(folder: Path, role: str) -> set[str]:
+    """Return the files of a checkpoint's directory that hold a role's weights, by its .metadata."""
+    metadata = dcp.FileSystemReader(folder / role).read_metadata()
+    return {f"{role}/{place.relative_path}" for place in metadata.storage_data.values()}
 
 
 def keep_only(run: Path, kept: list[int]) -> None:

@@ -1,5 +1,6 @@
 """plumbing/run/checkpoint.py: bit-exact resume, damage, kills and full disks at a checkpoint."""
 
+import json
 import resource
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +106,37 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(file, run, c
         DAMAGE[file](checkpoint.directory(run, step) / file)
     with pytest.raises(InputError, match=r"no checkpoint is intact$"):
         checkpoint.latest_valid_checkpoint(run)
+
+
+def test_a_manifest_without_a_ranks_file_is_no_checkpoint(run):
+    """As one was whose first rank could not yet see the others' files."""
+    folder = checkpoint.directory(run, 3)
+    file = folder / "manifest.json"
+    whole = json.loads(file.read_text())
+    assert "student/__0_0.distcp" in whole
+    for missing in ("student/__0_0.distcp", "student/.metadata"):
+        file.write_text(json.dumps({name: whole[name] for name in whole if name != missing}))
+        assert not checkpoint.is_intact(folder)
+    file.write_text(json.dumps(whole))
+    assert checkpoint.is_intact(folder)
+
+
+def test_each_rank_lists_the_files_that_it_wrote(tmp_path):
+    """Rank 1 of 2 students, whose disk shows a file of rank 0 and another rank's."""
+    layout = one_rank()
+    layout.rank = layout.rank_in_role = 1
+    layout.first = False
+    listed = []
+    layout.gather_world = lambda mine: listed.append(mine) or [mine]
+
+    def save(state, checkpoint_id, process_group):
+        checkpoint_id.mkdir(parents=True)
+        for name in (".metadata", "__0_0.distcp", "__1_0.distcp", "__1_1.distcp", "__10_0.distcp"):
+            (checkpoint_id / name).write_text(name)
+
+    with patch.object(checkpoint.dcp, "save", save):
+        checkpoint.save(tmp_path, 1, layout, trained(), {}, keep=1)
+    assert sorted(listed[-1]) == ["student/__1_0.distcp", "student/__1_1.distcp"]
 
 
 def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(run):
