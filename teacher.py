@@ -335,6 +335,7 @@ class TeacherServer:
                 save(content)
             elif kind == "stop":
                 return content
+            # "evaluating" only begins the wait of --timeout_minutes anew
 
     def answer(self, groups: list[Group], send: Callable = lambda proposals: None) -> None:
         """Learn from a round's groups, and send the next proposals before or after."""

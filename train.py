@@ -372,13 +372,20 @@ def train(
     student.generator.refresh(student.policy)
     console = Console(run, start, problems, val_problems, student.generator.ends)
     shutdown.stop_at_signals(layout)
+
+    def report(text: str) -> None:
+        """Show a part of an evaluation, and let the teacher ranks go on waiting."""
+        console.report(text)
+        if channel:
+            channel.send("evaluating", step)
+
     for step in range(start, config.steps + 1):
         if step > start:
             row = train_step(step, student, sampler, problems, run.log_groups)
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
-            evaluate(step, student, val_problems, run, console.report)
+            evaluate(step, student, val_problems, run, report)
         going_on = not shutdown.stop_requested(layout)
         if step > start and (not going_on or is_due(step, config.checkpoint_every, config.steps)):
             if channel:

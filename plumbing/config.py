@@ -130,7 +130,9 @@ class Config:
     keep: int = opt(2, "checkpoints kept")
     verify_workers: int = opt(4, "grading processes of a student rank")
     timeout_minutes: float = opt(
-        60, "longest wait for other ranks, also in an evaluation", type=number(float, 0.01, 1e5)
+        60,
+        "longest wait for ranks; in evaluations for a part",
+        type=number(float, 0.01, 1e5),
     )
 
 

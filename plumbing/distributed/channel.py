@@ -3,7 +3,7 @@
     student ranks                  teacher ranks
     train.TeacherClient  groups -> teacher.TeacherServer.run: observe, propose
                      <- proposals
-    train.train        save, stop ->
+    train.train        save, stop, evaluating ->
 
 The first ranks of the roles exchange them over gloo, and hand them on to their role. A rank that
 waits uses no GPU, and fails as soon as the other end's connections close.

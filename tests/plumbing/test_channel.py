@@ -1,6 +1,7 @@
 """App. K.3: the teacher's server with its lag, and the students' client, in one process and on the
 two ends of plumbing/distributed/channel.py."""
 
+import time
 from functools import partial
 
 import pytest
@@ -105,10 +106,11 @@ def test_another_round_of_a_step_has_the_proposals_that_its_first_one_requested(
 
 
 def channel_run(lag) -> dict:
-    """Take four steps on a student and two teacher ranks; return what all of them saw. After step 2
+    """Take four steps on a student and two teacher ranks; return what all of them saw. An
+    evaluation of 16 seconds, in two parts, precedes them, and a rank waits for 15. After step 2
     there is a checkpoint, at which the second teacher rank, which does not send, gets a signal."""
     layout = train.build_layout(parse("--teacher_ranks", 2))
-    layout.connect(timeout_minutes=5)
+    layout.connect(timeout_minutes=0.25)
     channel = Channel(layout)
     server = make_server(lag)
     seen = {"received": [], "stopping": []}
@@ -121,6 +123,9 @@ def channel_run(lag) -> dict:
         seen["finished"] = server.run(channel, save)
         seen["calls"] = server.sampler.calls
     else:
+        for part in range(2):  # longer than a teacher waits for a message
+            time.sleep(8)
+            channel.send("evaluating", part)
         client = train.TeacherClient(
             parse("--prompts_per_step", 2), channel.receive, partial(channel.send, "groups")
         )
