@@ -11,12 +11,15 @@ such as WANDB_PROJECT and WANDB_MODE=offline.
 """
 
 import json
+import os
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from plumbing.errors import InputError, first_lines
 from plumbing.files import read_lines
 from scripts import analysis
 
@@ -41,6 +44,14 @@ def to_tensorboard(out: Path, name: str, config: dict, first_row: dict) -> Itera
         yield write
 
 
+def legal(name: str) -> str:
+    """Return a name that W&B takes as an id: not longer than half of its limit, other signs than
+    letters, digits and ._- replaced; then the checksum of the name follows, so that names which
+    differ in them stay different."""
+    allowed = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:60]
+    return allowed if allowed == name else f"{allowed}-{zlib.crc32(os.fsencode(name)):08x}"
+
+
 @contextmanager
 def to_wandb(out: Path, name: str, config: dict, first_row: dict) -> Iterator[Callable]:
     """Begin or continue a run of W&B. Yields the function write(numbers, step)."""
@@ -48,8 +59,14 @@ def to_wandb(out: Path, name: str, config: dict, first_row: dict) -> Iterator[Ca
 
     # The times in the first row tell this run from another of its name; a resume keeps them.
     key = zlib.crc32(json.dumps(first_row).encode())
-    identity = {"name": name, "id": f"{name}-{key:08x}", "resume": "allow"}
-    run = wandb.init(**identity, dir=out, config=config)
+    identity = {"name": name, "id": f"{legal(name)}-{key:08x}", "resume": "allow"}
+    try:
+        run = wandb.init(**identity, dir=out, config=config)
+    except wandb.errors.Error as error:  # no key in a batch job, no network
+        raise InputError(
+            f"W&B cannot begin {name}: {first_lines(error)}; `wandb login`, WANDB_API_KEY or "
+            "WANDB_MODE=offline may help"
+        ) from error
 
     def write(numbers: dict, step: int) -> None:
         if step >= run.starting_step:  # the server has the steps before it
