@@ -13,13 +13,14 @@ learns on ranks of its own while the student trains (goldilocks), with further r
 """
 
 import json
+import pickle
 import zlib
 from pathlib import Path
 
 from trl import GRPOTrainer
 
 from grpo import Completion
-from plumbing.errors import InputError
+from plumbing.errors import InputError, print_line
 from plumbing.files import write_atomic
 from plumbing.plugins import check_proposals, has_rounds
 from plumbing.run import checkpoint
@@ -27,6 +28,7 @@ from sampler import Sampler
 
 STATE = "sampler.pt"  # the first file of a checkpoint
 TRL_STATE = "trainer_state.json"  # the last
+WEIGHTS = "model.safetensors"  # of a finished run whose checkpoints were deleted
 
 
 def check_sampler(cls: type[Sampler]) -> None:
@@ -53,6 +55,7 @@ class SampledTrainer(GRPOTrainer):
         rows = json.dumps(list(self.train_dataset), default=str)
         self.facts = {
             "sampler": type(sampler).__name__,
+            "seed": self.args.seed,
             "rows": zlib.crc32(rows.encode()),
         }
 
@@ -63,13 +66,17 @@ class SampledTrainer(GRPOTrainer):
         if folder is True:
             output_dir = Path(self.args.output_dir)
             folder = latest_checkpoint(output_dir)
+            if not folder and (output_dir / WEIGHTS).exists():
+                raise InputError(f"{output_dir} has a model, but no checkpoint: use another")
         if folder:
             self.load_sampler(Path(folder))
         return super().train(folder and str(folder), **keywords)
 
     def load_sampler(self, folder: Path) -> None:
         """Load the sampler's state from a checkpoint."""
-        saved = checkpoint.unpack((folder / STATE).read_bytes())
+        saved = read_state(folder)
+        if saved is None:
+            raise InputError(f"{folder}: {STATE} is damaged: resume from an earlier checkpoint")
         if saved["facts"] != self.facts:
             began = f"began with {saved['facts']}, now {self.facts}"
             raise InputError(f"{folder} is of another run ({began}): use another output_dir")
@@ -130,8 +137,25 @@ class SampledTrainer(GRPOTrainer):
         return rewards_B_R
 
 
+def read_state(folder: Path) -> dict | None:
+    """Return what STATE of a checkpoint holds, None if it is missing or damaged."""
+    try:
+        packed = (folder / STATE).read_bytes()
+        saved = checkpoint.unpack(packed)
+    except (FileNotFoundError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError):
+        return None
+    return saved if isinstance(saved, dict) and {"facts", "state"} <= saved.keys() else None
+
+
 def latest_checkpoint(output_dir: Path) -> Path | None:
-    """Return the newest complete checkpoint, None if there is none. A run that was killed while it
-    saved may have left a newer one without TRL_STATE."""
+    """Return the newest checkpoint that is complete and whose STATE can be read; None if there is
+    no checkpoint. A run that was killed while it saved may have left a newer one without TRL_STATE.
+    Raises InputError if STATE is damaged in all."""
     complete = [file.parent for file in output_dir.glob(f"checkpoint-*/{TRL_STATE}")]
-    return max(complete, key=lambda folder: int(folder.name.split("-")[1]), default=None)
+    for folder in sorted(complete, key=lambda folder: -int(folder.name.split("-")[1])):
+        if read_state(folder) is not None:
+            return folder
+        print_line(f"warning: checkpoint {folder} is damaged: going back to the previous one")
+    if complete:
+        raise InputError(f"{output_dir}: no checkpoint is intact")
+    return None

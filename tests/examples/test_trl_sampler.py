@@ -104,6 +104,30 @@ def test_a_resume_with_another_sampler_is_rejected(tmp_path, halfway):
         other.train(resume_from_checkpoint=True)
 
 
+def test_a_resume_with_another_seed_is_rejected_also_of_a_finished_run(tmp_path, halfway):
+    recorded(config(tmp_path / "run", halfway, "uniform", steps=2)).trainer.train()
+    other = recorded(config(tmp_path / "run", halfway, "uniform", steps=2, seed=1)).trainer
+    with rejected("checkpoint-2 is of another run (began with {'sampler': 'Uniform', 'seed': 0, "):
+        other.train(resume_from_checkpoint=True)
+
+
+def test_a_torn_sampler_state_costs_one_checkpoint(tmp_path, halfway, capsys):
+    whole = recorded(config(tmp_path, halfway, "bag_of_words"))
+    whole.trainer.train()
+    file = tmp_path / "checkpoint-4/sampler.pt"
+    file.write_bytes(file.read_bytes()[:-100])
+    resumed = recorded(config(tmp_path, halfway, "bag_of_words"))
+    resumed.trainer.train(resume_from_checkpoint=True)
+    assert resumed.proposed == whole.proposed[2:]
+    assert "checkpoint-4 is damaged: going back" in capsys.readouterr().out
+    for step in (2, 4):
+        (tmp_path / f"checkpoint-{step}/sampler.pt").write_bytes(b"")
+    with rejected("no checkpoint is intact"):
+        resumed.trainer.train(resume_from_checkpoint=True)
+    with rejected("checkpoint-2: sampler.pt is damaged"):
+        resumed.trainer.train(resume_from_checkpoint=tmp_path / "checkpoint-2")
+
+
 def test_fewer_rows_than_a_batch_are_rejected(tmp_path, halfway):
     write_lines(tmp_path / "train.jsonl", read_lines(halfway / "train.jsonl")[:2])
     with rejected("train_dataset has 2 rows, a batch takes 3 prompts"):
