@@ -22,9 +22,9 @@ def launch() -> Launch:
     if not 0 <= rank < world:
         raise ValueError(f"RANK={rank}, WORLD_SIZE={world}: start with torchrun, or unset both")
     if world > 1:
-        number("MASTER_PORT")
         if not os.environ.get("MASTER_ADDR"):
             raise ValueError(f"WORLD_SIZE={world} without MASTER_ADDR: start with torchrun")
+        number("MASTER_PORT")
     return Launch(world, rank, local_rank)
 
 
