@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import safe_open
+from scipy.linalg import cho_factor, cho_solve
 
 from plumbing.errors import InputError
 from plumbing.files import file_crc32
@@ -61,7 +62,8 @@ class Embedded(Pooled):
         x_M_D = self.features(index_M)
         ridge_M_M = self.ridge * np.eye(len(x_M_D))
         kernel_M_M = x_M_D @ x_M_D.T + ridge_M_M
-        alpha_M = np.linalg.solve(kernel_M_M, y_M - 1 / 4)
+        factor = cho_factor(kernel_M_M)  # positive definite: half the time of a general solution
+        alpha_M = cho_solve(factor, y_M - 1 / 4)
         self._weight_D = alpha_M @ x_M_D
 
     def score(self, pool_P_K):
