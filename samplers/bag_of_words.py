@@ -45,11 +45,12 @@ class BagOfWords(Pooled):
             self._entries[index] = entries.astype(np.uint16)  # HASHES are 2^16
         return self._entries[index]
 
-    def p(self, entry_n: np.ndarray) -> float:
-        """Compute p of a problem that has these entries."""
-        sum_of_weights = self.weight_V[entry_n].sum()
-        logit = sum_of_weights / len(entry_n) ** 0.5
-        return 1 / (1 + np.exp(-logit))
+    def p(self, entry_M_n: np.ndarray) -> np.ndarray:
+        """Compute p of problems with n entries each, (M,), or of one with entries (n,)."""
+        n = entry_M_n.shape[-1]
+        sum_of_weights_M = self.weight_V[entry_M_n].sum(axis=-1)
+        logit_M = sum_of_weights_M / n**0.5
+        return 1 / (1 + np.exp(-logit_M))
 
     def gradient(self, entry_n: np.ndarray, p_hat: float):
         """Compute the gradient in these entries of the mean -log likelihood."""
@@ -58,9 +59,15 @@ class BagOfWords(Pooled):
         return (p - p_hat) / root
 
     def predict(self, indices) -> np.ndarray:
-        """Compute p of each problem."""
-        predicted = [self.p(self.entries(index)) for index in indices]
-        return np.array(predicted)
+        """Compute p of each problem, of all that have the same number of entries at once."""
+        entries = [self.entries(index) for index in indices]
+        n_M = np.array([len(entry_n) for entry_n in entries])
+        p_M = np.empty(len(entries))
+        for n in np.unique(n_M):
+            (place_m,) = np.nonzero(n_M == n)
+            entry_m_n = np.concatenate([entries[place] for place in place_m]).reshape(-1, n)
+            p_M[place_m] = self.p(entry_m_n)
+        return p_M
 
     def score(self, pool_P_K):
         p = self.predict(pool_P_K.flat)

@@ -37,14 +37,14 @@ class NoisyAnd(BagOfWords):
             words.append(f"column {value}")
         return words
 
-    def rates(self, entry_m: np.ndarray) -> np.ndarray:
-        """Compute σ(w + b) of each word."""
-        even = 0.5 ** (1 / len(entry_m))
-        odds_of_failure_m = np.exp(-self.weight_V[entry_m]) * (1 - even) / even
-        return 1 / (1 + odds_of_failure_m)
+    def rates(self, entry_M_m: np.ndarray) -> np.ndarray:
+        """Compute σ(w + b) of each word of problems with m words each: (M, m), or (m,) of one."""
+        even = 0.5 ** (1 / entry_M_m.shape[-1])
+        odds_of_failure_M_m = np.exp(-self.weight_V[entry_M_m]) * (1 - even) / even
+        return 1 / (1 + odds_of_failure_M_m)
 
-    def p(self, entry_m):
-        return self.rates(entry_m).prod()
+    def p(self, entry_M_m):
+        return self.rates(entry_M_m).prod(axis=-1)
 
     def gradient(self, entry_m, p_hat):
         rates_m = self.rates(entry_m)

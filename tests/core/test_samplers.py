@@ -1,6 +1,7 @@
 """samplers/: each follows the protocol, and makes the choice that defines it."""
 
 import itertools
+import zlib
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from plumbing.files import file_crc32
 from sampler import FOLDER, SAMPLERS, Pooled, find_sampler
+from samplers.difficulty_pools import ascending
 from samplers.knapsack import allocate
 from scripts.embed import save
 from tests.helpers.checkpoints import through_file
@@ -247,6 +249,12 @@ def test_learnability_bins_share_follows_the_chance_of_a_live_group_whatever_its
     assert sampler.weights()[3] == pytest.approx(0.025 / 1.025, abs=1e-3)
 
 
+@pytest.mark.parametrize("k", [1, 3, 999, 1000, 2000])
+def test_ascending_order_is_the_same_however_many_are_sorted_first(k):
+    key = np.random.default_rng(0).random(1000)
+    assert [*ascending(key, k)] == key.argsort().tolist()
+
+
 def test_difficulty_pools_weigh_problems_by_their_last_pass_rate():
     sampler = make("difficulty_pools", 5, settings={"easy_weight": 0.1})
     sampler.p_hat[:] = [1 / 4, 5 / 16, 3 / 4, 13 / 16, np.nan]
@@ -287,6 +295,16 @@ def test_bag_of_words_first_update_by_hand():
     sampler.observe([solved(2, right=16)])
     logit = 6 * 0.3 / np.sqrt(6)
     assert sampler.predict([2]) == pytest.approx(1 / (1 + np.exp(-logit)))
+
+
+def test_bag_of_words_reads_a_problem_once():
+    sampler = make("bag_of_words", 100)
+    read = []
+    sampler.problems.question = lambda i: read.append(i) or f"{i} and {i}"
+    first, *_, last = [sampler.entries(index) for index in (7, 8, 7)]
+    assert read == [7, 8]
+    assert first.tolist() == sorted(zlib.crc32(word) % 2**16 for word in (b"7", b"and"))
+    assert last.tolist() == first.tolist()
 
 
 def test_noisy_and_gradient_by_hand():
