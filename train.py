@@ -15,11 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from itertools import chain
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from transformers import AutoTokenizer
 
 import grpo
@@ -51,34 +54,31 @@ from teacher import Teacher, TeacherServer, check_teacher
 from verify import Verifier, opened_thinking
 
 
-class Student:
-    """The policy on one student rank: it rolls out, grades, trains and evaluates its share."""
+class Actor:
+    """The model on one student rank, as training and evaluation use it: it answers, and its answers
+    are graded."""
 
-    def __init__(self, config: Config, layout: Layout, verifier: Verifier):
+    def __init__(
+        self,
+        config: Config,
+        layout: Layout,
+        verifier: Verifier,
+        encode: PromptEncoder,
+        generator: Generator,
+    ):
         self.config = config
         self.layout = layout
         self.verifier = verifier
-        self.tried: set[int] = set()  # problems of earlier steps
-        name = config.model
-        device = layout.device
-        dtype = layout.dtype
-        self.tokenizer = AutoTokenizer.from_pretrained(name)
-        self.encode = PromptEncoder(config, self.tokenizer)
-        self.policy = Policy.load(name, device)
-        self.generator = Generator.load(name, device, self.tokenizer, dtype)
-        self.reference = Policy.load(name, device, dtype, False) if config.kl_coef else None
-        if config.activation_checkpointing:
-            recompute_activations(self.policy.lm)
-        layout.shard(self.policy)
-        self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True
-        )
-        self.learner = Learner(
-            self.policy,
-            self.optimizer,
-            checksum=partial(checksum, self.generator.lm),
-            export=self.generator.export,
-        )
+        self.encode = encode
+        self.generator = generator
+        self.tokenizer = generator.tokenizer
+
+    @classmethod
+    def load(cls, config: Config, layout: Layout, verifier: Verifier) -> "Actor":
+        """Load --model: a directory or hub id."""
+        tokenizer = AutoTokenizer.from_pretrained(config.model)
+        generator = Generator.load(config.model, layout.device, tokenizer, layout.dtype)
+        return cls(config, layout, verifier, PromptEncoder(config, tokenizer), generator)
 
     def rollout(
         self,
@@ -131,6 +131,52 @@ class Student:
         for completion, index, verdict in zip(completions, index_B, verdicts, strict=True):
             completion.status = verdict.status if is_valid[index] else "bad_gold"
             completion.reward = verdict.reward if is_valid[index] else 0.0
+
+
+class Student(Actor):
+    """The actor whose policy π_θ is trained: step 4 of Figure 1. The generator holds a copy of its
+    weights, the reference π_ref (with --kl_coef) those that training began from."""
+
+    def __init__(
+        self,
+        config: Config,
+        layout: Layout,
+        verifier: Verifier,
+        encode: PromptEncoder,
+        generator: Generator,
+        policy: Policy,
+        optimizer: torch.optim.Optimizer,
+        reference: Policy | None = None,
+    ):
+        super().__init__(config, layout, verifier, encode, generator)
+        self.policy = policy
+        self.optimizer = optimizer
+        self.reference = reference
+        self.tried: set[int] = set()  # problems of earlier steps
+        self.learner = Learner(
+            policy,
+            optimizer,
+            checksum=partial(checksum, generator.lm),
+            export=generator.export,
+        )
+
+    @classmethod
+    def load(cls, config: Config, layout: Layout, verifier: Verifier) -> "Student":
+        """Load --model once for each of its roles, and shard the policy over the student ranks."""
+        name = config.model
+        actor = Actor.load(config, layout, verifier)
+        policy = Policy.load(name, layout.device)
+        reference = None
+        if config.kl_coef:
+            reference = Policy.load(name, layout.device, layout.dtype, trained=False)
+        if config.activation_checkpointing:
+            recompute_activations(policy.lm)
+        layout.shard(policy)
+        optimizer = torch.optim.AdamW(
+            policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True
+        )
+        parts = actor.encode, actor.generator, policy, optimizer, reference
+        return cls(config, layout, verifier, *parts)
 
     def update(self, groups: list[Group], step: int) -> dict:
         """Take step 4 of Figure 1 on groups that every rank holds: `weigh`, `forward_backward`,
@@ -255,31 +301,37 @@ def train_step(
         trained = sampler.train_on(groups)
         check_trained(trained, groups)
         update = student.update(trained, step)  # step 4: GRPO
-    statistics = step_metrics(join(groups), trained, student.tried)
+    row = {
+        "step": step,
+        **step_metrics(join(groups), trained, student.tried),
+        **metrics.completion_metrics(groups),
+        **update,
+        **watch,
+        "seconds": time.perf_counter() - start,
+    }
     student.tried.update(group.problem for group in groups)
-    row = {"step": step} | statistics | metrics.completion_metrics(groups)
-    row |= update | watch | {"seconds": time.perf_counter() - start}
-    return row | sampler.metrics() | row  # a sampler's metric cannot replace one of these
+    # A sampler's own metrics cannot replace one of these.
+    return row | {name: x for name, x in sampler.metrics().items() if name not in row}
 
 
 def evaluate(
-    step: int, student: Student, problems: Problems, run: RunDir, report: Callable[[str], None]
+    step: int, actor: Actor, problems: Problems, run: RunDir, report: Callable[[str], None]
 ) -> None:
     """Compute and log greedy pass@1 on every validation problem (Table 5a): the share of rewards of
     1. A problem whose prompt is too long is wrong. All student ranks call it. Logs nothing if one
     of them is to stop."""
     start = time.perf_counter()
-    prompts = [student.encode(problems.question(i)) for i in range(len(problems))]
+    prompts = [actor.encode(problems.question(i)) for i in range(len(problems))]
     groups = [Group(problem, 1, prompt_ids=prompt) for problem, prompt in enumerate(prompts)]
     done = 0
-    for part in metrics.evaluation_parts(groups, student.config, student.layout.n_students):
+    for part in metrics.evaluation_parts(groups, actor.config, actor.layout.n_students):
         report(f"evaluation, {done:,} of {len(groups):,} problems")
-        if shutdown.stop_requested(student.layout):
+        if shutdown.stop_requested(actor.layout):
             return
-        student.rollout(part, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
+        actor.rollout(part, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
         done += len(part)
     report("")
-    rows = [metrics.graded_row(group, student.tokenizer.decode) for group in groups]
+    rows = [metrics.graded_row(group, actor.tokenizer.decode) for group in groups]
     accuracy = sum(row["reward"] == 1 for row in rows) / len(rows)
     seconds = time.perf_counter() - start
     run.log_evaluation(step, rows, {"val_accuracy": accuracy, "eval_s": seconds})
@@ -290,22 +342,31 @@ def evaluate(
 
 def build_layout(config: Config) -> Layout:
     """Give the last --teacher_ranks ranks to the Teacher, the others to the student: 6-7 and 0-5 of
-    8. Each role has a process group, NCCL on GPUs, for its weights and gradients; messages between
-    them are CPU tensors over gloo. Raises ValueError if no rank is left for a student."""
+    8. Raises ValueError if no rank is left for a student."""
     world = launch().world
     n_students = world - config.teacher_ranks
     if n_students < 1:
         raise ValueError(f"--teacher_ranks {config.teacher_ranks}: there are {world} ranks")
-    return Layout(config, (range(n_students), range(n_students, world)))
+    return Layout(config, (range(n_students), range(n_students, world)), group_of_role)
+
+
+def group_of_role(roles: tuple[range, range], rank: int, timeout: timedelta) -> dist.ProcessGroup:
+    """Make a process group for each role's weights and gradients, NCCL on GPUs, gloo on CPUs, and
+    return that of this rank. Messages between the roles are CPU tensors over gloo."""
+    students, teachers = roles
+    of_students = dist.new_group([*students], timeout)  # each rank must make both
+    if not teachers:
+        return of_students
+    of_teachers = dist.new_group([*teachers], timeout)
+    return of_teachers if rank in teachers else of_students
 
 
 class TeacherClient(Sampler):
     """The students' sampler beside a Teacher ("Student Process (Client)", App. K.3): receive() and
     send(groups) are messages or, in one process, calls of a TeacherServer, where send learns."""
 
-    def __init__(self, config: Config, receive: Callable, send: Callable):
-        self.P = config.prompts_per_step
-        self.resample_rounds = config.resample_rounds
+    def __init__(self, context: Context, receive: Callable, send: Callable):
+        super().__init__(context)
         self.receive = receive
         self.send = send
 
@@ -336,20 +397,30 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
     return construct(cls, context, config.sampler, config.sampler_args)
 
 
-def sampler_of_students(
-    config: Config, layout: Layout, problems: Problems
-) -> tuple[Sampler, Sampler | TeacherServer | None, Channel | None]:
-    """Return the sampler of a student rank; the holder of its state, if that is in this process;
-    the channel to the teacher ranks, if there are any."""
-    if layout.n_teachers:
-        channel = Channel(layout)
-        client = TeacherClient(config, channel.receive, partial(channel.send, "groups"))
-        return client, None, channel
-    sampler = build_sampler(config, layout, problems)
-    if not sampler.teacher:
-        return sampler, sampler, None
-    server = TeacherServer(sampler, config.teacher_lag)
-    return TeacherClient(config, server.latest, server.answer), server, None
+@dataclass
+class Selection:
+    """The sampler as a student rank sees it. Where there are teacher ranks, the sampler itself and
+    its Teacher are there, and `state` and `teacher` are None here."""
+
+    sampler: Sampler  # what train_step calls
+    state: Sampler | TeacherServer | None = None  # what a checkpoint keeps
+    teacher: Teacher | None = None
+    channel: Channel | None = None  # to the teacher ranks
+
+    @classmethod
+    def build(cls, config: Config, layout: Layout, problems: Problems) -> "Selection":
+        """Build the sampler, or connect to it."""
+        context = context_of(config, problems)
+        if layout.n_teachers:
+            channel = Channel(layout)
+            client = TeacherClient(context, channel.receive, partial(channel.send, "groups"))
+            return cls(client, channel=channel)
+        sampler = build_sampler(config, layout, problems)
+        if not sampler.teacher:
+            return cls(sampler, state=sampler)
+        server = TeacherServer(sampler, config.teacher_lag)
+        client = TeacherClient(context, server.latest, server.answer)
+        return cls(client, state=server, teacher=sampler.teacher)
 
 
 def train(
@@ -362,12 +433,13 @@ def train(
 ) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
     problems, val_problems = data
-    student = Student(config, layout, verifier)
-    sampler, state, channel = sampler_of_students(config, layout, problems)
+    student = Student.load(config, layout, verifier)
+    selection = Selection.build(config, layout, problems)
+    channel = selection.channel
     learners = {"student": student.learner}
-    if isinstance(state, TeacherServer):
-        learners["teacher"] = state.sampler.teacher.learner
-    run.load(start, learners, state)
+    if selection.teacher:
+        learners["teacher"] = selection.teacher.learner
+    run.load(start, learners, selection.state)
     student.tried = problems_tried(run.path, start)
     student.generator.refresh(student.policy)
     console = Console(run, start, problems, val_problems, student.generator.ends)
@@ -381,7 +453,7 @@ def train(
 
     for step in range(start, config.steps + 1):
         if step > start:
-            row = train_step(step, student, sampler, problems, run.log_groups)
+            row = train_step(step, student, selection.sampler, problems, run.log_groups)
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
@@ -390,7 +462,7 @@ def train(
         if step > start and (not going_on or is_due(step, config.checkpoint_every, config.steps)):
             if channel:
                 channel.send("save", step)  # the teacher ranks write their part
-            run.save(step, state, learners)
+            run.save(step, selection.state, learners)
         if not going_on:
             break
     if going_on:

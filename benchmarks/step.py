@@ -126,8 +126,8 @@ def measured_steps(config: train.Config, dead: float | None) -> Iterator[dict]:
     with grading as verifier:
         layout.connect(config.timeout_minutes)
         problems = Problems(config.train_data, config.column)
-        student = train.Student(config, layout, verifier)
-        sampler, _, _ = train.sampler_of_students(config, layout, problems)
+        student = train.Student.load(config, layout, verifier)
+        sampler = train.Selection.build(config, layout, problems).sampler
         for step in itertools.count(1):
             row = train.train_step(step, student, sampler, problems)
             row["tokens_a_second"] = row["total_tokens"] / row["seconds"]

@@ -80,19 +80,23 @@ def sample(layout: Layout) -> list[Group]:
     chosen = [index for index, row in enumerate(rows) if row["difficulty"] < 16]
     groups = [Group(index, CONFIG.group_size) for index in chosen[:12]]
     with Verifier(workers=1) as verifier:
-        student = train.Student(CONFIG, layout, verifier)
+        actor = train.Actor.load(CONFIG, layout, verifier)
         problems = Problems(CONFIG.val_data)
-        student.rollout(groups, problems, CONFIG.temperature, (0, 0, 0), Stopwatch())
+        actor.rollout(groups, problems, CONFIG.temperature, (0, 0, 0), Stopwatch())
     return groups
 
 
 class MovedStudent(train.Student):
     """A student whose weights `shift` moves. Keeps loss and gradient of its latest update."""
 
-    def __init__(self, layout: Layout, **settings):
-        super().__init__(replace(CONFIG, update_iterations=2, **settings), layout, verifier=None)
-        if self.reference:
-            shift(self.reference, REFERENCE_SEED)
+    @classmethod
+    def moved(cls, layout: Layout, **settings) -> "MovedStudent":
+        """Load the student, and move its reference."""
+        config = replace(CONFIG, update_iterations=2, **settings)
+        student = cls.load(config, layout, verifier=None)
+        if student.reference:
+            shift(student.reference, REFERENCE_SEED)
+        return student
 
     def apply(self, token_sums: dict[str, float], step: int) -> float:
         self.loss = torch.tensor(token_sums["loss"])
@@ -153,7 +157,7 @@ def compared(quantity: str, ours: torch.Tensor, theirs: torch.Tensor) -> tuple:
 def comparisons(layout: Layout, groups: list[Group]) -> Iterator[tuple]:
     """Yield the rows of the table: the losses with our advantages, then TRL's advantages."""
     for name, (our_settings, settings) in LOSSES.items():
-        student = MovedStudent(layout, **our_settings)
+        student = MovedStudent.moved(layout, **our_settings)
         student.update(groups, step=1)  # computes the advantages, too
         advantage_B, loss, gradient = trl_update(groups, **settings)
         yield compared(f"{name}: loss", student.loss, loss)

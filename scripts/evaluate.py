@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from transformers import AutoTokenizer
 
 import rollout
 import train
@@ -26,13 +25,13 @@ from grpo import Group
 from plumbing import plugins
 from plumbing.command_line import Parser, add_fields, count, non_negative
 from plumbing.data.problems import Problems
-from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import borrowed_process
 from plumbing.errors import InputError, print_line
 from plumbing.files import check_writable, file_crc32, write_lines
 from plumbing.metrics import EVALUATION, Stopwatch, graded_row
 from plumbing.run import checkpoint
 from scripts import analysis
+from train import Actor
 from verify import Verifier
 
 SETTINGS = [  # of train.py that are flags here, too
@@ -51,33 +50,21 @@ SETTINGS = [  # of train.py that are flags here, too
 ]
 
 
-class Examinee(train.Student):
-    """A Student that only answers: it has no policy to train."""
-
-    def __init__(self, config: train.Config, layout: Layout, verifier: Verifier):
-        self.config = config
-        self.layout = layout
-        self.verifier = verifier
-        name = config.model
-        self.tokenizer = AutoTokenizer.from_pretrained(name)
-        self.encode = rollout.PromptEncoder(config, self.tokenizer)
-        self.generator = rollout.Generator.load(name, layout.device, self.tokenizer, layout.dtype)
-
-    def answer(self, problems: Problems, samples: int, temperature: float) -> pd.DataFrame:
-        """Answer each problem so many times. Returns a row for each completion, in order: what a
-        run's evals/ has, and whether the token limit cut it."""
-        groups = []
-        for i in range(len(problems)):
-            prompt = self.encode(problems.question(i))
-            groups += [Group(i, size=1, prompt_ids=prompt) for _ in range(samples)]
-        limit = self.config.max_prompt_tokens
-        fitting = [group for group in groups if len(group.prompt_ids) <= limit]
-        print_line(f"{len(fitting)} completions: this may take minutes; {self.generator.ends}")
-        self.rollout(fitting, problems, temperature, (EVALUATION, 0, 0), Stopwatch())
-        rows = pd.DataFrame([graded_row(group, self.tokenizer.decode) for group in groups])
-        rows["temperature"] = temperature
-        rows["truncated"] = [any(not o.finished for o in group.completions) for group in groups]
-        return rows
+def answer(actor: Actor, problems: Problems, samples: int, temperature: float) -> pd.DataFrame:
+    """Let a model answer each problem so many times. Returns a row for each completion, in order:
+    what a run's evals/ has, and whether the token limit cut it."""
+    groups = []
+    for i in range(len(problems)):
+        prompt = actor.encode(problems.question(i))
+        groups += [Group(i, size=1, prompt_ids=prompt) for _ in range(samples)]
+    limit = actor.config.max_prompt_tokens
+    fitting = [group for group in groups if len(group.prompt_ids) <= limit]
+    print_line(f"{len(fitting)} completions: this may take minutes; {actor.generator.ends}")
+    actor.rollout(fitting, problems, temperature, (EVALUATION, 0, 0), Stopwatch())
+    rows = pd.DataFrame([graded_row(group, actor.tokenizer.decode) for group in groups])
+    rows["temperature"] = temperature
+    rows["truncated"] = [any(not o.finished for o in group.completions) for group in groups]
+    return rows
 
 
 def pass_at_k(rewards: pd.Series, k: int) -> float:
@@ -169,10 +156,10 @@ def evaluate(args: Namespace) -> None:
     # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
         layout.connect(config.timeout_minutes)
-        student = Examinee(config, layout, verifier)
+        actor = Actor.load(config, layout, verifier)
         if weights:
-            checkpoint.load_weights(weights, student.generator.lm)
-        rows = student.answer(problems, samples, args.temperature)
+            checkpoint.load_weights(weights, actor.generator.lm)
+        rows = answer(actor, problems, samples, args.temperature)
     if args.by:
         names, index = problems.categories()
         rows[args.by] = np.array(names)[index[rows.problem]]

@@ -76,7 +76,7 @@ def restore(run_dir: Path, student: train.Student, problems: Problems, start: in
         rows = [row for row in rows if row["step"] > start]
         proposals = recorded_proposals(rows, c.prompts_per_step)
         return train.TeacherClient(
-            c,
+            train.context_of(c, problems),
             receive=partial(next, proposals, ([], {})),  # in the end none
             send=lambda groups: None,
         )
@@ -161,7 +161,7 @@ def main(argv=None) -> int:
         with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
 
             def body() -> int:
-                student = train.Student(config, layout, verifier)
+                student = train.Student.load(config, layout, verifier)
                 same = replay(args.run, args.step, student)
                 return int(not all(layout.gather_world(same)))
 

@@ -91,10 +91,10 @@ def simulate(config: Config, settings: Simulation) -> Iterator[dict]:
         if cls.uses_teacher:
             context.teacher = teacher
         sampler = cls(context, **sampler_settings(cls, config.sampler_args))
-        if cls.uses_teacher:  # as in train.sampler_of_students, in one process
+        if cls.uses_teacher:  # as in train.Selection.build, in one process
             teacher.aim_at(getattr(sampler, "target", utility_target))
             server = TeacherServer(sampler, config.teacher_lag)
-            sampler = TeacherClient(config, server.latest, server.answer)
+            sampler = TeacherClient(context, server.latest, server.answer)
         yield from rows(sampler, student, teacher, config, settings.parts)
 
 

@@ -24,11 +24,12 @@ GPU_NODE = Path("/dev/nvidiactl")
 
 class Layout:
     """The role, device and process group of this rank. roles: the ranks of the students, then those
-    of the teachers."""
+    of the teachers. group_of_role(roles, rank, timeout) makes this rank's group in `connect`."""
 
-    def __init__(self, config: Config, roles: tuple[range, range]):
+    def __init__(self, config: Config, roles: tuple[range, range], group_of_role: Callable):
         self.world, self.rank, self.local_rank = launch()
         self.roles = roles
+        self.group_of_role = group_of_role
         self.n_students, self.n_teachers = map(len, roles)
         self.is_teacher = self.rank >= self.n_students
         self.rank_in_role = self.rank - self.n_students * self.is_teacher
@@ -61,8 +62,7 @@ class Layout:
             timeout=timeout,
             store=self.store,
         )
-        roles = [[*ranks] for ranks in self.roles if ranks]
-        self.group, _ = dist.new_subgroups_by_enumeration(roles, timeout)
+        self.group = self.group_of_role(self.roles, self.rank, timeout)
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
     def _join_store(self, timeout: timedelta) -> dist.Store:

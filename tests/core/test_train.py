@@ -208,101 +208,94 @@ class Encoder:
 
 
 @pytest.fixture
-def student() -> train.Student:
-    """A student without a policy. Its generator makes completions of one token, which are right;
-    the reference answer of problem 4 cannot be verified."""
-    student = object.__new__(train.Student)
-    student.config = parse("--preset", "demo", "--max_prompt_tokens", 4)
-    student.layout = one_rank()
-    student.tokenizer = Mock(decode=lambda ids: "".join(map(str, ids)))
-    student.encode = Encoder()
-    student.generator = Mock()
-    student.generator.generate.side_effect = lambda prompts, *_, **__: [
-        completion() for _ in prompts
-    ]
-    student.verifier = Mock()
+def actor() -> train.Actor:
+    """An actor whose generator makes completions of one token, which are right; the reference
+    answer of problem 4 cannot be verified."""
+    generator = Mock()
+    generator.tokenizer.decode = lambda ids: "".join(map(str, ids))
+    config = parse("--preset", "demo", "--max_prompt_tokens", 4)
+    actor = train.Actor(config, one_rank(), Mock(), Encoder(), generator)
+    generator.generate.side_effect = lambda prompts, *_, **__: [completion() for _ in prompts]
     right = Verdict(1.0, "correct")
-    student.verifier.grade.side_effect = lambda texts, *_: [right] * len(texts)
-    student.verifier.check_golds.side_effect = lambda golds, *_: [x != "gold 4" for x in golds]
-    return student
+    actor.verifier.grade.side_effect = lambda texts, *_: [right] * len(texts)
+    actor.verifier.check_golds.side_effect = lambda golds, *_: [x != "gold 4" for x in golds]
+    return actor
 
 
-def roll_out(student, *groups, stream=(1, 6, 0)):
-    """Let the student draw and grade the completions of groups; return what the generator got."""
-    student.rollout([*groups], PROBLEMS, 0.7, stream, Stopwatch())
-    return student.generator.generate.call_args
+def roll_out(actor, *groups, stream=(1, 6, 0)):
+    """Let the actor draw and grade the completions of groups; return what the generator got."""
+    actor.rollout([*groups], PROBLEMS, 0.7, stream, Stopwatch())
+    return actor.generator.generate.call_args
 
 
 def rewards_of(*groups) -> list[float]:
     return [each.reward for one in groups for each in one.completions]
 
 
-def test_a_rollout_draws_a_graded_completion_for_each_place_of_a_group(student):
+def test_a_rollout_draws_a_graded_completion_for_each_place_of_a_group(actor):
     """A reference answer is checked once; one that cannot be verified earns nothing."""
     three, four = Group(3, size=2), Group(4, size=1)
-    asked = roll_out(student, three, four)
+    asked = roll_out(actor, three, four)
     assert asked.args[0] == [[5] * 3, [5] * 3, [5] * 4]
     assert four.prompt_ids == [5] * 4
     assert rewards_of(three, four) == [1, 1, 0]
     assert four.completions[0].status == "bad_gold"
-    assert student.verifier.check_golds.call_args.args[0] == ["gold 3", "gold 4"]
+    assert actor.verifier.check_golds.call_args.args[0] == ["gold 3", "gold 4"]
 
 
-def test_all_tokens_are_graded_except_the_stop_token(student):
+def test_all_tokens_are_graded_except_the_stop_token(actor):
     """In some tokenizers the marks around thinking are special, as [THINK] in Magistral's."""
     finished, cut_off = (completion(ids=[3, 7, 1], finished=end) for end in (True, False))
-    student.grade([finished, cut_off], [1, 1], PROBLEMS)
-    assert student.verifier.grade.call_args.args[0] == ["37", "371"]
+    actor.grade([finished, cut_off], [1, 1], PROBLEMS)
+    assert actor.verifier.grade.call_args.args[0] == ["37", "371"]
 
 
 @pytest.mark.parametrize(
     ("written", "status"), [(r"\boxed{7} or", "no_box"), (r"hm</think> \boxed{7}", "correct")]
 )
-def test_thinking_is_graded_alike_if_the_prompt_or_the_completion_opens_it(
-    written, status, student
-):
+def test_thinking_is_graded_alike_if_the_prompt_or_the_completion_opens_it(written, status, actor):
     """A box in a thought that has no end is no answer. The prompt of problem 3 opens thinking, that
-    of problem 2 does not. Of the completion the student's tokenizer returns the text."""
-    student.tokenizer.decode = lambda ids: ["", written, "<think>" + written][ids[0]]
+    of problem 2 does not. Of the completion the actor's tokenizer returns the text."""
+    actor.tokenizer.decode = lambda ids: ["", written, "<think>" + written][ids[0]]
     golds = Mock(question=str, golds=lambda indices: (["7"] * len(indices), None))
     by_prompt, by_itself, unmarked = (completion(ids=[i, 1]) for i in (1, 2, 1))
-    with Verifier(workers=1) as student.verifier:
-        student.grade([by_prompt, by_itself, unmarked], [3, 2, 2], golds)
+    with Verifier(workers=1) as actor.verifier:
+        actor.grade([by_prompt, by_itself, unmarked], [3, 2, 2], golds)
     assert [by_prompt.status, by_itself.status, unmarked.status] == [status, status, "correct"]
 
 
-def test_a_rollout_rejects_a_prompt_that_is_too_long(student):
+def test_a_rollout_rejects_a_prompt_that_is_too_long(actor):
     with rejected("problem 5: its prompt is over --max_prompt_tokens"):
-        roll_out(student, Group(5, size=2))
+        roll_out(actor, Group(5, size=2))
 
 
-def test_a_rollout_draws_at_its_own_temperature_and_keeps_to_the_runs_numbers_of_tokens(student):
+def test_a_rollout_draws_at_its_own_temperature_and_keeps_to_the_runs_numbers_of_tokens(actor):
     """An evaluation's temperature is not the run's."""
-    student.config.temperature = 0.5
-    student.config.max_completion_tokens = 9
-    student.config.max_rollout_tokens = 70
-    asked = roll_out(student, Group(1, size=1))
+    actor.config.temperature = 0.5
+    actor.config.max_completion_tokens = 9
+    actor.config.max_rollout_tokens = 70
+    asked = roll_out(actor, Group(1, size=1))
     limits = [asked.kwargs[name] for name in ("max_new_tokens", "max_batch_tokens")]
     assert [asked.args[1], *limits] == [0.7, 9, 70]
 
 
-def test_rollouts_of_other_steps_rounds_and_runs_have_other_seeds_of_64_bits(student):
+def test_rollouts_of_other_steps_rounds_and_runs_have_other_seeds_of_64_bits(actor):
     """With 32 bits, two of 20,000 steps would share random numbers in one run of 22."""
     seeds = set()
-    for student.config.seed in (0, 1):
+    for actor.config.seed in (0, 1):
         for stream in [(0, 6, 0), (1, 6, 0), (1, 6, 1), (1, 7, 0)]:
-            seeds.add(roll_out(student, Group(1, size=1), stream=stream).kwargs["seed"])
+            seeds.add(roll_out(actor, Group(1, size=1), stream=stream).kwargs["seed"])
     assert len(seeds) == 2 * 4
     assert max(seeds) > 2**32
 
 
-def test_a_rank_draws_its_share_and_gets_that_of_the_others(student):
+def test_a_rank_draws_its_share_and_gets_that_of_the_others(actor):
     """It is the second of two: rows 2 and 3. The first rank's completions are wrong."""
-    student.layout.n_students, student.layout.rank = 2, 1
+    actor.layout.n_students, actor.layout.rank = 2, 1
     others = [completion(reward=0.0), completion(reward=0.0)]
-    student.layout.gather_role = lambda mine: [others, mine]
+    actor.layout.gather_role = lambda mine: [others, mine]
     one, two = Group(1, size=3), Group(2, size=1)
-    asked = roll_out(student, one, two)
+    asked = roll_out(actor, one, two)
     assert (asked.args[0], asked.kwargs["first_row"]) == ([[5], [5, 5]], 2)
     assert rewards_of(one, two) == [0, 0, 1, 1]
 
@@ -311,17 +304,17 @@ def test_a_rank_draws_its_share_and_gets_that_of_the_others(student):
 
 
 @pytest.fixture
-def evaluate(student):
+def evaluate(actor):
     """A function from Student.rollout to what an evaluation of 5 problems at step 10, on the first
     of two ranks, logs. The prompt of problem 1 is too long."""
-    student.layout.n_students = 2
-    student.encode = lambda question: [5] * (5 if question == "1" else 4)
-    student.config.max_rollout_tokens = 4 + student.config.max_completion_tokens  # one row a rank
+    actor.layout.n_students = 2
+    actor.encode = lambda question: [5] * (5 if question == "1" else 4)
+    actor.config.max_rollout_tokens = 4 + actor.config.max_completion_tokens  # one row a rank
     run = Mock()
 
     def evaluate(rollout):
-        student.rollout = rollout
-        train.evaluate(10, student, Numbers(5), run, report=Mock())
+        actor.rollout = rollout
+        train.evaluate(10, actor, Numbers(5), run, report=Mock())
         return run.log_evaluation.call_args
 
     return evaluate
@@ -345,8 +338,8 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(evaluate):
     assert [row["reward"] for row in rows] == [1, 0, 0.5, 1, 0]
 
 
-def test_evaluation_ends_at_a_signal(evaluate, student):
-    student.layout.stopping = True
+def test_evaluation_ends_at_a_signal(evaluate, actor):
+    actor.layout.stopping = True
     assert evaluate(rollout=None) is None
 
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -34,20 +33,18 @@ def update(p=1 / 2, reference_p=None, step=1, logps=(0.0, 0.0), **settings) -> t
     token 1, which is right, and token 0. Their advantages are 1 and -1, their weights 1/2, so that
     the loss has the derivative -1/2 for log_odds if p is 1/2. Returns the new log_odds and the
     metrics. logps: the generator's."""
-    student = object.__new__(train.Student)
-    student.config = replace(parse("--preset", "demo", "--learning_rate", 1), **settings)
-    student.layout = one_rank()
-    student.tokenizer = SimpleNamespace(pad_token_id=0)
-    student.generator = Mock()
-    student.policy = Coin(p)
-    student.reference = Coin(reference_p) if reference_p else None
-    rate = student.config.learning_rate
-    student.optimizer = torch.optim.SGD(student.policy.parameters(), lr=rate)
+    config = replace(parse("--preset", "demo", "--learning_rate", 1), **settings)
+    generator = Mock(tokenizer=Mock(pad_token_id=0))
+    policy = Coin(p)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=config.learning_rate)
+    reference = Coin(reference_p) if reference_p else None
+    parts = generator, policy, optimizer, reference
+    student = train.Student(config, one_rank(), None, None, *parts)
     one = group(7, rewards=[1, 0])
     for each, token, logp in zip(one.completions, (1, 0), logps, strict=True):
         each.ids, each.logps = [token], [logp]
     metrics = student.update([one], step)
-    return student.policy.log_odds.item(), metrics
+    return policy.log_odds.item(), metrics
 
 
 MOVED = {  # settings -> the new log_odds: rate times gradient
@@ -111,7 +108,7 @@ def load_student(tiny_model):
     layout = one_rank()
     layout.shard = lambda model: None  # it would need a process group
     demo = ("--preset", "demo", "--model", tiny_model, "--learning_rate", 1)
-    return lambda *flags: train.Student(parse(*demo, *flags), layout, verifier=None)
+    return lambda *flags: train.Student.load(parse(*demo, *flags), layout, verifier=None)
 
 
 CHANGED = {  # the model, flags, rewards -> whether an update changes its weights

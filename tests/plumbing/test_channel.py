@@ -9,7 +9,7 @@ import pytest
 import train
 from grpo import Group
 from plumbing.distributed.channel import Channel
-from sampler import Sampler
+from sampler import Context, Sampler
 from teacher import TeacherServer
 from tests.helpers.checkpoints import through_file
 from tests.helpers.groups import problems_of, solved
@@ -44,10 +44,14 @@ def make_server(lag) -> TeacherServer:
     return TeacherServer(build(Counting, Numbers(20)), lag)
 
 
+def context_of(*flags) -> Context:
+    return Context(Numbers(20), parse(*flags), fits=lambda index: True)
+
+
 def client_of(server, *flags) -> train.TeacherClient:
     """Make the students' sampler of a server in the same process."""
-    c = parse("--prompts_per_step", 2, *flags)
-    return train.TeacherClient(c, server.latest, server.answer)
+    context = context_of("--prompts_per_step", 2, *flags)
+    return train.TeacherClient(context, server.latest, server.answer)
 
 
 def study(client, steps: int) -> list[tuple]:
@@ -75,7 +79,7 @@ def test_with_lag_0_it_learns_before_it_answers_with_lag_1_afterwards(lag):
     server = make_server(lag)
     calls = server.sampler.calls
     answer = partial(server.answer, send=lambda proposals: calls.append("send"))
-    client = train.TeacherClient(parse("--prompts_per_step", 2), server.latest, answer)
+    client = train.TeacherClient(context_of("--prompts_per_step", 2), server.latest, answer)
     assert study(client, steps=2) == FOUR_STEPS[:2]
     assert calls == TWO_STEPS[lag]
 
@@ -127,7 +131,7 @@ def channel_run(lag) -> dict:
             time.sleep(8)
             channel.send("evaluating", part)
         client = train.TeacherClient(
-            parse("--prompts_per_step", 2), channel.receive, partial(channel.send, "groups")
+            context_of("--prompts_per_step", 2), channel.receive, partial(channel.send, "groups")
         )
         for step in range(1, 5):
             seen["received"] += study(client, 1)

@@ -97,7 +97,7 @@ def make_student(folder, *switches, **changes) -> train.Student:
     config = config_for(folder, *switches, **changes)
     layout = train.build_layout(config)
     layout.connect(timeout_minutes=5)
-    return train.Student(config, layout, verifier=None)
+    return train.Student.load(config, layout, verifier=None)
 
 
 def growth_of_the_generator(folder) -> float:

@@ -170,7 +170,7 @@ clip_high below 1, too | train.py | update::ratios_are_clipped_at_1_minus_clip_l
 the reference is the policy | train.py | update::the_kl_estimate_compares_the_policy_with_the
     self.reference(batch, c.temperature)[0] => logp_N.detach()
 the reference has the policy's weights | train.py | update::an_update_trains_the_policy
-    Policy.load(name, device, dtype, False) if config => self.policy if config
+    reference = Policy.load(name, layout.device, layout.dtype, trained=False) => reference = policy
 gradients never clipped | train.py | update::an_update_moves_the_weights
     max_norm = c.max_grad_norm or math.inf => max_norm = math.inf
 the schedule is logged alone | train.py | update::an_update_moves_the_weights
@@ -214,7 +214,7 @@ a replay begins with the run's first proposals | scripts/replay.py | replay::ste
 a round's live groups are forgotten | sampler.py | sampler::resampling_ends_with_enough
     live = sum(group.live for group in groups) => live = sum(g.live for g in groups[-2:])
 old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_has_the_runs_verdicts
-    checkpoint.load_weights(weights, student.generator.lm) => pass
+    checkpoint.load_weights(weights, actor.generator.lm) => pass
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norm, *token_sums.values()])): => if False:
 the rate of the checkpoint | plumbing/run/checkpoint.py | checkpoint::loaded_optimizers_keep
