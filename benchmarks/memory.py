@@ -10,10 +10,8 @@ a rank also needs padded copies of queries, keys and values, and masks: in the p
 """
 
 import functools
-import os
 from bisect import bisect_left
 from dataclasses import replace
-from unittest.mock import patch
 
 import pandas as pd
 import torch
@@ -22,6 +20,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Pretrained
 import train
 from plumbing.command_line import Parser, count
 from plumbing.config import PRESETS
+from plumbing.distributed.launch import as_rank_0_of
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.models import trial
@@ -207,7 +206,7 @@ def most_rows(c: train.Config, world: int, card: float) -> int:
 def memory_table(runs: list[list[str]], world: int, cards: list[float]) -> str:
     """Table of the parts and of the most rows that fit each card, a column for the flags of each
     run, as on a job of `world` processes."""
-    with patch.dict(os.environ, WORLD_SIZE=str(world), RANK="0", LOCAL_RANK="0"):
+    with as_rank_0_of(world):
         configs = [train.parse(["--device", "auto", *flags]) for flags in runs]
     columns = {}
     for c in configs:

@@ -3,16 +3,15 @@
 All but the progress is computed, not measured.
 """
 
-import os
 import re
 import shlex
-from unittest.mock import patch
 
 from transformers import AutoModel
 
 import train
 from benchmarks import memory
 from plumbing.config import Config
+from plumbing.distributed.launch import as_rank_0_of
 from plumbing.errors import InputError
 from scripts.runner import Job, Runner, parse
 
@@ -63,7 +62,7 @@ def describe(plan, jobs: list[Job]) -> str:
     finished = [job for job in jobs if job.finished()]
     disks = []
     # As on the machine of the plan, where the number of ranks decides how many are the Teacher's.
-    with patch.dict(os.environ, WORLD_SIZE=str(world), RANK="0", LOCAL_RANK="0"):
+    with as_rank_0_of(world):
         for job in jobs:
             c = parse(job.flags)
             steps = job.steps()

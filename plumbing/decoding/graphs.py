@@ -75,6 +75,5 @@ class Recorder:
         extent = "from now on" if self.is_off else "in this block of tokens"
         print_line(
             f"note: a decoding step cannot be a CUDA graph ({reason}): generation is slower "
-            f"{extent}: {SLOWER}",
-            flush=True,
+            f"{extent}: {SLOWER}"
         )

@@ -2,6 +2,7 @@
 
 import os
 from typing import NamedTuple
+from unittest.mock import patch
 
 
 class Launch(NamedTuple):
@@ -26,6 +27,13 @@ def launch() -> Launch:
             raise ValueError(f"WORLD_SIZE={world} without MASTER_ADDR: start with torchrun")
         number("MASTER_PORT")
     return Launch(world, rank, local_rank)
+
+
+def as_rank_0_of(world: int):
+    """Return a context in which `launch` answers as rank 0 of so many would, for estimates of jobs
+    on other machines."""
+    variables = {"WORLD_SIZE": str(world), "RANK": "0", "LOCAL_RANK": "0"}
+    return patch.dict(os.environ, variables, MASTER_ADDR="localhost", MASTER_PORT="0")
 
 
 def number(name: str, default: str = "") -> int:
