@@ -159,7 +159,7 @@ class Generator:
         (seed, first_row + row): but for rounding, no micro-batch or rank changes its tokens. Raises
         NonFiniteError if a token was drawn from logits that are not finite."""
         settings = self._settings(temperature, max_new_tokens)
-        completions: list[Completion | None] = [None] * len(prompts)
+        completions: dict[int, Completion] = {}  # by row
         row_tokens = [len(prompt) + max_new_tokens for prompt in prompts]
         for part in cut_longest_first(row_tokens, max_batch_tokens):
             prompts_B = [prompts[row] for row in part]
@@ -170,7 +170,7 @@ class Generator:
             logps_B = logp_B_T.tolist() if temperature > 0 else [[]] * len(part)
             for row, ids, logps in zip(part, ids_B, logps_B, strict=True):
                 completions[row] = self._completion(ids, logps)
-        return completions
+        return [completions[row] for row in range(len(prompts))]
 
     def _completion(self, ids: list[int], logps: list[float]) -> Completion:
         """Cut after the first stop token."""

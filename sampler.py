@@ -280,7 +280,7 @@ class Pooled(Uniform):
         problems that fit allow: then a pool has 2 live ones on average. s = (live + 1) /
         (explored + 4), so at first s is 1/4 and K 8, the paper's."""
         s = (self.live + 1) / (self.explored + 4)
-        usable = np.count_nonzero(self.status != self.OVERLONG)
+        usable = int(np.count_nonzero(self.status != self.OVERLONG))
         most = max(1, usable // self.P)
         return min(math.ceil(2 / s), MOST_CANDIDATES, most)
 
@@ -379,9 +379,10 @@ def check_enough(context: Context) -> None:
     """Raise InputError if fewer problems fit --max_prompt_tokens than a step draws: P, or with a
     pool of fixed K P · K. Encodes no more prompts than it must."""
     config = context.config
-    needed = config.prompts_per_step
+    K = 1
     if issubclass(find_sampler(config.sampler), Pooled) and config.candidates != "auto":
-        needed *= config.candidates
+        K = config.candidates
+    needed = config.prompts_per_step * K
     fitting = 0
     for index in range(len(context.problems)):
         fitting += context.fits(index)

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
-from transformers import AttentionInterface, AutoModel, AutoTokenizer
+from transformers import AttentionInterface, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from grpo import Group
@@ -43,7 +43,7 @@ AttentionInterface.register("causal_sdpa", sdpa_attention_forward)
 class UtilityModel(nn.Module):
     """f_φ: backbone without its LM head, pooling, and a linear head that starts at 0 (f = 0.25)."""
 
-    def __init__(self, backbone: nn.Module, mode: str):
+    def __init__(self, backbone: PreTrainedModel, mode: str):
         super().__init__()
         self.backbone = backbone
         self.mode = mode
@@ -141,7 +141,7 @@ class Teacher:
         )
         return Learner(self.model, self.optimizer, replica_checksum, self.export)
 
-    def _own(self, rows: Sequence) -> tuple[Sequence, bool]:
+    def _own(self, rows: torch.Tensor) -> tuple[torch.Tensor, bool]:
         """Return this rank's rows, every ranks-th, and whether it is idle: no row is left for it.
         It then computes the first row all the same, and its caller drops the result, because FSDP
         waits in backward, and in the first forward after it, until every rank takes part. (Later

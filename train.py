@@ -12,7 +12,7 @@ import math
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -226,7 +226,7 @@ class Student(Actor):
         """Add the gradient of the loss over this rank's batches. Returns the loss, the number of
         response tokens and sums of statistics, of all student ranks. first: π_θ = π_old, ρ = 1."""
         c = self.config
-        sums = Counter()
+        sums: dict[str, float] = defaultdict(float)
         for batch in batches:
             self.layout.set_gradient_sync(self.policy, batch.last)
             logp_N, entropy_N = self.policy(batch, c.temperature)  # by grpo.token_logprobs
@@ -262,9 +262,9 @@ class Student(Actor):
         NonFiniteError, instead of a bad update, if the norm or a statistic is not finite."""
         c = self.config
         max_norm = c.max_grad_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), max_norm)
-        norm = unsharded(norm).item()
-        if not all(map(math.isfinite, [norm, *token_sums.values()])):
+        total_norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), max_norm)
+        norm: float = unsharded(total_norm).item()
+        if not all(math.isfinite(x) for x in (norm, *token_sums.values())):
             raise NonFiniteError(
                 f"step {step}: gradient norm {norm}, loss {token_sums['loss']}: the update was "
                 f"not made; `python -m scripts.replay {c.out} --step {step}` computes them again"

@@ -94,7 +94,7 @@ def _run(path: Path, changed: int):
     return module
 
 
-def check_class(cls, base: type, spec: str) -> None:
+def check_class(cls, base, spec: str) -> None:
     """Raise InputError unless --sampler names a subclass of `base`, sampler.Sampler, all of whose
     methods are called."""
     if not (isinstance(cls, type) and issubclass(cls, base)):
@@ -105,7 +105,7 @@ def check_class(cls, base: type, spec: str) -> None:
         )
 
 
-def has_rounds(cls, base: type) -> bool:
+def has_rounds(cls, base) -> bool:
     """Whether a sampler decides itself about further rounds, or the groups that count."""
     own_more = cls.more is not base.more
     own_train_on = cls.train_on is not base.train_on

@@ -138,7 +138,7 @@ class Layout:
         sums = Counter()
         for part in self.gather_role(numbers):
             sums.update(part)  # adds them
-        return sums
+        return dict(sums)
 
     def assert_equal_in_world(self, **replicas) -> None:
         """Raise Fault if ranks pass different values under one name."""

@@ -131,15 +131,17 @@ def report(layout: Layout, error: BaseException) -> int:
         if not dist.is_initialized():
             cause = "the ranks did not meet at {MASTER_ADDR}:{MASTER_PORT}".format_map(os.environ)
         error = Fault(f"{cause} ({first_lines(error)}); the same command resumes the run")
-    known = isinstance(error, RunError)
-    if not known:  # before the store is used, which may be hard to reach
+    if not isinstance(error, RunError):  # before the store is used, which may be hard to reach
         frames = "".join(traceback.format_exception(error)).rstrip()
         print_line(f"error on rank {layout.rank}:\n{frames}", sys.stderr)
         if place_of(error):  # a study shows the last line
             print_error(describe(error))
-    if is_first_to_report(layout.store, default=layout.first) and known:
+    is_first = is_first_to_report(layout.store, default=layout.first)
+    if not isinstance(error, RunError):
+        return 1
+    if is_first:
         print_error(error)
-    return error.status if known else 1
+    return error.status
 
 
 def is_of_collective(error: BaseException) -> bool:

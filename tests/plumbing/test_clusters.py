@@ -44,7 +44,8 @@ def test_machines_with_different_files_are_rejected(case, tiny_model, halfway, t
     damage(disk)
     out = "run" if case == "another --out" else tmp_path / "run"
     # Both ranks train the student, and the teacher between its steps.
-    flags = "--out", out, "--teacher_model", "teacher", "--teacher_ranks", 0, "--max_prompt_tokens", 100
+    flags = "--out", out, "--teacher_model", "teacher", "--teacher_ranks", 0
+    flags += "--max_prompt_tokens", 100
     options = {"ranks": 2, "machines": 2, "model": "model", "data": "."}
     options["before"] = lambda rank: os.chdir(tmp_path / str(rank))
     ended = ranks.launch(tmp_path / "log", *flags, **options)
