@@ -1,8 +1,10 @@
-"""Supervised training of small models: what toy_task and cold_start share."""
+"""Supervised training of small models: what toy_task, letters and cold_start share."""
 
+import re
 from collections.abc import Callable
 
 import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tqdm import trange
 from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
 
@@ -20,6 +22,38 @@ def make_olmo2(tokenizer: PreTrainedTokenizerFast, seed: int, **sizes: int) -> O
         bos_token_id=None,
     )
     return Olmo2ForCausalLM(config)
+
+
+def make_tokenizer_of(pieces: list[str]) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one token for each of these pieces of text, the longest first, beside
+    <pad>, <eos> and <unk>. Decoding gives the text back exactly."""
+    vocabulary = {piece: i for i, piece in enumerate(["<pad>", "<eos>", "<unk>", *pieces])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    pattern = "|".join(map(re.escape, sorted(pieces, key=len, reverse=True)))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=128,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def completion_loss(model, tokenizer, texts: list[str], footer: str) -> torch.Tensor:
+    """Compute the mean -log p of the tokens of completions, a scalar. texts: demonstrations, each a
+    prompt that ends with `footer`, one token, and a completion that ends with <eos>."""
+    # Padded on the right: under causal attention no earlier token sees it. No mask is needed.
+    batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
+    tokens = batch.input_ids  # (B, T)
+    is_footer = tokens == tokenizer.convert_tokens_to_ids(footer)
+    is_prompt = is_footer.cumsum(1) == 0
+    is_pad = tokens == tokenizer.pad_token_id
+    labels = tokens.masked_fill(is_prompt | is_footer | is_pad, -100)
+    return model(input_ids=tokens, labels=labels).loss
 
 
 def descend(

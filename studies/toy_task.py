@@ -15,18 +15,16 @@ demo --data demo/val.jsonl --temperature 0.7 --k 1 16 --by topic` measures the b
 import itertools
 import math
 import random
-import re
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from plumbing.files import write_lines
 from scripts import analysis
-from studies.supervised import descend, make_olmo2
+from studies.supervised import completion_loss, descend, make_olmo2, make_tokenizer_of
 
 TEMPERATURE = 0.7  # the rates hold when sampling at this temperature
 FOOTER = "Solution:"  # the student's prompt is the question, a blank line, the footer
@@ -149,20 +147,7 @@ def make_tokenizer(skills) -> PreTrainedTokenizerFast:
     words = sorted(word for of_topic in skills.values() for word in of_topic)
     pieces += [f" {word}" for word in (*RULES, *words)]
     pieces += [f"{topic}: " for topic in TOPICS]
-    vocabulary = {piece: i for i, piece in enumerate(["<pad>", "<eos>", "<unk>", *pieces])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    pattern = "|".join(map(re.escape, sorted(pieces, key=len, reverse=True)))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=128,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
+    return make_tokenizer_of(pieces)
 
 
 def demonstration(rng: random.Random, skills, named: bool) -> str:
@@ -181,18 +166,10 @@ def demonstration(rng: random.Random, skills, named: bool) -> str:
 def train_base(model, tokenizer, skills, named: bool) -> None:
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
     rng = random.Random(SEED + 2)
-    footer = tokenizer.convert_tokens_to_ids(FOOTER)
 
     def loss() -> torch.Tensor:
         texts = [demonstration(rng, skills, named) for _ in range(BATCH_SIZE)]
-        # Padded on the right: under causal attention no earlier token sees it. No mask is needed.
-        batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
-        tokens = batch.input_ids  # (B, T)
-        is_footer = tokens == footer
-        is_prompt = is_footer.cumsum(1) == 0
-        is_pad = tokens == tokenizer.pad_token_id
-        labels = tokens.masked_fill(is_prompt | is_footer | is_pad, -100)
-        return model(input_ids=tokens, labels=labels).loss
+        return completion_loss(model, tokenizer, texts, FOOTER)
 
     descend(model, loss, STEPS, WARMUP, **ADAMW)
 
