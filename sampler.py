@@ -14,6 +14,7 @@ In a step train.py calls
 
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -391,11 +392,53 @@ def check_enough(context: Context) -> None:
     raise context.too_few(needed, fitting)
 
 
-def step_metrics(groups: list[Group], trained: list[Group], tried: Container[int]) -> Metrics:
+class Outcomes:
+    """The outcomes of all groups of earlier steps, by value of --column: shows which values are
+    flat. value_of: the index of each problem's value."""
+
+    LEAST = 16  # groups in each half
+
+    def __init__(self, value_of: np.ndarray):
+        self.value_of = value_of
+        self.sums_of = defaultdict(lambda: [(0, 0)])  # right and all completions of the first n
+
+    def add(self, problem: int, right: int, completions: int) -> None:
+        """Add a group."""
+        sums = self.sums_of[self.value_of[problem]]
+        right_so_far, completions_so_far = sums[-1]
+        sums.append((right_so_far + right, completions_so_far + completions))
+
+    def is_flat(self, problem: int) -> bool:
+        """Whether the pass rate of the problem's value has not risen: of its n groups the later
+        half's is not above the earlier half's by more than 2 standard errors of the difference,
+        those of two shares. False for fewer than 2 · LEAST groups."""
+        sums = self.sums_of[self.value_of[problem]]
+        n = len(sums) - 1
+        if n < 2 * self.LEAST:
+            return False
+        right, completions = np.diff([sums[0], sums[n // 2], sums[n]], axis=0).T
+        earlier, later = right / completions
+        p = right.sum() / completions.sum()
+        error = math.sqrt(p * (1 - p) * (1 / completions).sum())
+        return bool(later - earlier <= 2 * error)
+
+
+def step_metrics(
+    groups: list[Group],
+    trained: list[Group],
+    tried: Container[int],
+    outcomes: Outcomes | None = None,
+) -> Metrics:
     """Compute the statistics of a step's groups, the share of live ones among those that are
-    trained on, the share of problems that an earlier step has tried, and the teacher's errors.
-    tried: those problems."""
+    trained on, the share of problems that an earlier step has tried, with --column the share of
+    groups that are live but of a flat value, and the teacher's errors.
+    tried, outcomes: those of earlier steps."""
+    live_but_flat = None
+    if outcomes:
+        flat = [group.live and outcomes.is_flat(group.problem) for group in groups]
+        live_but_flat = _mean(flat)
     return {
+        "live_but_flat": live_but_flat,
         **reward_metrics(groups),
         "trained_live": _mean([group.live for group in trained]),
         "tried_before": _mean([group.problem in tried for group in groups]),

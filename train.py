@@ -47,9 +47,18 @@ from plumbing.plugins import (
 )
 from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
-from plumbing.run.directory import RunDir, problems_tried
+from plumbing.run.directory import RunDir, logged_groups
 from rollout import Generator, Policy, PromptEncoder, check_model
-from sampler import Context, Sampler, check_enough, file_of, find_sampler, join, step_metrics
+from sampler import (
+    Context,
+    Outcomes,
+    Sampler,
+    check_enough,
+    file_of,
+    find_sampler,
+    join,
+    step_metrics,
+)
 from teacher import Teacher, TeacherServer, check_teacher
 from verify import Verifier, opened_thinking
 
@@ -153,6 +162,7 @@ class Student(Actor):
         self.optimizer = optimizer
         self.reference = reference
         self.tried: set[int] = set()  # problems of earlier steps
+        self.outcomes: Outcomes | None = None  # of their groups, by value of --column
         self.learner = Learner(
             policy,
             optimizer,
@@ -177,6 +187,15 @@ class Student(Actor):
         )
         parts = actor.encode, actor.generator, policy, optimizer, reference
         return cls(config, layout, verifier, *parts)
+
+    def remember(self, rows: list[dict], problems: Problems) -> None:
+        """Set what the metrics need of earlier steps. rows: these steps' of selections.jsonl."""
+        self.tried = {row["chosen"] for row in rows}
+        if self.config.column:
+            _, value_of = problems.categories()
+            self.outcomes = Outcomes(value_of)
+            for row in rows:
+                self.outcomes.add(row["chosen"], row["successes"], row["completions"])
 
     def update(self, groups: list[Group], step: int) -> dict:
         """Take step 4 of Figure 1 on groups that every rank holds: `weigh`, `forward_backward`,
@@ -303,13 +322,16 @@ def train_step(
         update = student.update(trained, step)  # step 4: GRPO
     row = {
         "step": step,
-        **step_metrics(join(groups), trained, student.tried),
+        **step_metrics(join(groups), trained, student.tried, student.outcomes),
         **metrics.completion_metrics(groups),
         **update,
         **watch,
         "seconds": time.perf_counter() - start,
     }
     student.tried.update(group.problem for group in groups)
+    if student.outcomes:
+        for group in groups:
+            student.outcomes.add(group.problem, group.successes, len(group.completions))
     # A sampler's own metrics cannot replace one of these.
     return row | {name: x for name, x in sampler.metrics().items() if name not in row}
 
@@ -440,7 +462,7 @@ def train(
     if selection.teacher:
         learners["teacher"] = selection.teacher.learner
     run.load(start, learners, selection.state)
-    student.tried = problems_tried(run.path, start)
+    student.remember(logged_groups(run.path, start), problems)
     student.generator.refresh(student.policy)
     console = Console(run, start, problems, val_problems, student.generator.ends)
     shutdown.stop_at_signals(layout)

@@ -29,7 +29,7 @@ from plumbing.distributed.shutdown import begin_process, run_ranks
 from plumbing.errors import InputError, NonFiniteError, print_line
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.run import checkpoint
-from plumbing.run.directory import problems_tried
+from plumbing.run.directory import logged_groups
 from sampler import Sampler, find_sampler
 from scripts import analysis
 from verify import Verifier
@@ -108,7 +108,7 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
     start = checkpoint.latest_valid_checkpoint(run_dir, before=last)
     problems = Problems(student.config.train_data, student.config.column)
     sampler = restore(run_dir, student, problems, start)
-    student.tried = problems_tried(run_dir, start)
+    student.remember(logged_groups(run_dir, start), problems)
     groups = []  # of the latest step
     same = True
     failure = None

@@ -217,10 +217,10 @@ class RunDir:
             write_lines(self.verdicts(step), verdicts)
 
 
-def problems_tried(run: Path, step: int) -> set[int]:
-    """Return the problems that a run has tried up to a step."""
+def logged_groups(run: Path, step: int) -> list[dict]:
+    """Return the rows of a run's selections.jsonl up to a step."""
     rows = read_lines(run / "selections.jsonl", torn=True)
-    return {row["chosen"] for row in rows if row["step"] <= step}
+    return [row for row in rows if row["step"] <= step]
 
 
 def selection(step: int, group: Group) -> dict:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from grpo import noise_floor
 from sampler import (
     Goldilocks,
+    Outcomes,
     Sampler,
     Uniform,
     check_enough,
@@ -242,6 +243,7 @@ def test_step_metrics_by_hand():
             "reward_std_group": (0.5 + 0 + 0.4 + 0) / 4,
             "reward_std_batch": np.std([1] * 17 + [0] * 23),
             "tried_before": 0,
+            "live_but_flat": None,
             "zero_variance": 2 / 4,
             "zero_variance_easy": 1 / 4,
             "zero_variance_hard": 1 / 4,
@@ -272,6 +274,40 @@ def test_reward_metrics_of_rewards_between_0_and_1_by_hand():
             "completions": 6,
         }
     )
+
+
+FLAT = {  # right of 16 in each of n groups, earlier and later -> whether the value is flat
+    "not risen": ([1] * 16 + [1] * 16, True),
+    # 16 and 34 of 256: the difference is 0.070, 2 errors are 2 √(0.0977 · 0.9023 · 2 / 256) = 0.052
+    "risen": ([1] * 16 + [2] * 15 + [4], False),
+    # 16 and 28: 0.047, 2 errors are 0.049
+    "risen within the error": ([1] * 16 + [2] * 12 + [1] * 4, True),
+    "fallen": ([9] * 16 + [1] * 16, True),
+    "never right": ([0] * 32, True),
+    "too few groups": ([1] * 31, False),
+}
+
+
+@pytest.mark.parametrize("case", FLAT)
+def test_a_value_is_flat_if_its_pass_rate_has_not_risen(case):
+    rights, flat = FLAT[case]
+    outcomes = Outcomes(np.array([0, 1, 0]))
+    for n, right in enumerate(rights):
+        outcomes.add([0, 2][n % 2], right, 16)
+    assert outcomes.is_flat(0) is outcomes.is_flat(2) is flat
+    assert outcomes.is_flat(1) is False  # of another value
+
+
+def test_live_but_flat_by_hand():
+    """Problems 0 and 2 are of a flat value; of four groups one of theirs is live."""
+    outcomes = Outcomes(np.array([0, 1, 0]))
+    for _ in range(32):
+        outcomes.add(0, 1, 16)
+        outcomes.add(1, 1, 16)
+    for _ in range(32):
+        outcomes.add(1, 9, 16)
+    groups = [solved(0, 3), solved(2, 0), solved(1, 3), solved(1, 0)]
+    assert step_metrics(groups, groups, (), outcomes)["live_but_flat"] == 1 / 4
 
 
 def test_step_metrics_are_over_the_groups_that_have_predictions():

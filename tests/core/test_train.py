@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM
@@ -15,7 +16,7 @@ import train
 from grpo import Group
 from plumbing.files import read_lines
 from plumbing.metrics import Stopwatch, completion_metrics
-from sampler import join
+from sampler import Outcomes, join
 from tests.helpers import ranks
 from tests.helpers.checks import rejected
 from tests.helpers.groups import completion, problems_of
@@ -109,6 +110,7 @@ def mocks() -> Mock:
     m.student.rollout.side_effect = draw
     m.student.update.return_value = {"loss": 0.5}
     m.student.tried = {9, 4}
+    m.student.outcomes = Outcomes(np.zeros(10, dtype=int))
     return m
 
 
@@ -146,6 +148,7 @@ def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(moc
         "reward_mean": 2 / 8,
         "trained_live": 1 / 2,
         "tried_before": 1 / 3,
+        "live_but_flat": 0,
         "own": 3,
         "loss": 0.5,
         "step": 4,
@@ -153,6 +156,7 @@ def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(moc
     assert {name: metrics[name] for name in expected} == expected
     assert metrics["seconds"] > 0
     assert mocks.student.tried == {4, 5, 7, 9}
+    assert mocks.student.outcomes.sums_of[0] == [(0, 0), (1, 1), (1, 4), (2, 6), (2, 8)]
 
 
 def test_completion_metrics_by_hand():
