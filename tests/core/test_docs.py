@@ -148,14 +148,14 @@ def test_every_command_preset_and_sampler_has_its_line():
 
 @pytest.mark.slow
 def test_run_folder_md_names_exactly_the_files_of_a_run_and_their_keys(halfway, tmp_path):
-    """One sampler, static, has a key of its own."""
+    """Two samplers, static and learning_progress, have a key of their own."""
     folder = tmp_path / "run"
     run(folder, "--steps", 2, "--kl_coef", 0.1, "--mismatch", "mask", data=halfway)
     for name in ("metrics.jsonl", "selections.jsonl", "samples.jsonl", "evals/step_N.jsonl"):
         named = names_in(section("docs/run_folder.md", name))
         rows = read_lines(folder / name.replace("N", "0"))
-        static = {"unrated"} if name == "metrics.jsonl" else set()
-        assert sorted(named) == sorted(static.union(*rows))
+        own = {"unrated", "uniform_share"} if name == "metrics.jsonl" else set()
+        assert sorted(named) == sorted(own.union(*rows))
     files = names_in(PAGES["docs/run_folder.md"].partition("\n## ")[0])
     written = {path.name + "/" * path.is_dir() for path in folder.iterdir()}
     assert set(files) == written | {"lock"}

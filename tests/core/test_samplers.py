@@ -2,6 +2,7 @@
 
 import itertools
 import zlib
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from plumbing.files import file_crc32
 from sampler import FOLDER, SAMPLERS, Pooled, find_sampler
 from samplers.difficulty_pools import ascending
 from samplers.knapsack import allocate
+from samplers.learning_progress import slopes
 from scripts.embed import save
 from tests.helpers.checkpoints import through_file
 from tests.helpers.checks import rejected
@@ -81,7 +83,7 @@ def test_every_sampler_follows_the_protocol(name, make_any):
     assert sampler.metrics()["overlong"] == 15
 
 
-EXPLORING = {"bag_of_words", "embedded", "goldilocks", "headroom", "target"}
+EXPLORING = {"bag_of_words", "embedded", "goldilocks", "headroom", "learning_progress", "target"}
 
 
 @every_sampler
@@ -313,6 +315,152 @@ def test_noisy_and_gradient_by_hand():
     sampler = make("noisy_and", 100)
     gradient = sampler.gradient(sampler.entries(2), p_hat=0.25)
     assert gradient == pytest.approx([0.25 / 0.5 * (1 - 0.5**0.5)] * 2)
+
+
+def test_learning_progress_reads_words_length_columns_and_pairs_of_columns():
+    sampler = make("learning_progress", 4, values=["sums, 3"])
+    assert sampler.words(2) == [
+        "2",
+        "column sums, 3",
+        "length 0",  # 4 log₂ 1
+        "column (0, 'sums')",
+        "column (1, '3')",
+    ]
+
+
+def test_learning_progress_values_live_hard_rising_problems():
+    """At first p = 1/2 for all, so a group of two is live with 1/2. After one group in all no word
+    tells groups apart: the slope is 0 ± 0.2, above 0.05 with Φ(-1/4) = 0.4013. A utility is half
+    of the value."""
+    columns = {"values": [f"{i}" for i in range(9)], "candidates": 4}
+    sampler = make("learning_progress", 9, group_size=2, settings={"power": 2.0}, **columns)
+    sampler.words = lambda index: [f"{index}"]
+    assert sampler.propose(2)[0].utilities == pytest.approx([0.5 * 0.5**2 / 2] * 4)
+    sampler.observe([solved(sampler.problems.n - 1, right=1, of=2)])
+    assert sampler.propose(1)[0].utilities == pytest.approx(
+        [0.5 * 0.5**2 * 0.4013 / 2] * 4, abs=1e-5
+    )
+
+
+def test_the_slope_of_a_word_by_hand():
+    """Two groups that share no word, half right a window ago and none right now. The level's and
+    the slope's variances of the first one's word are 0.3² and 0.2², the noise is 1/64, and p̂ is
+    1/4 above the mean. A problem with neither word has the prior."""
+    groups, times, p_hats = [np.array([7]), np.array([8])], np.array([-1.0, 0]), np.array([0.5, 0])
+    asked = [np.array([7]), np.array([8]), np.array([5])]
+    mean, deviation = slopes(groups, times, p_hats, asked, G=16)
+    variance = 0.09 + 0.04 + 1 / 64
+    assert mean == pytest.approx([-0.04 * 0.25 / variance, 0, 0])
+    assert deviation == pytest.approx([np.sqrt(0.04 - 0.04**2 / variance), 0.2, 0.2])
+
+
+def test_learning_progress_takes_half_of_a_step_from_one_word_at_most():
+    """Three of five candidates have word 1: of two one may have it, and one word 2."""
+    sampler = make("learning_progress", 9)
+    entries = [np.array([word]) for word in (1, 1, 1, 2, 2)]
+    values = np.array([0.5, 0.4, 0.3, 0.2, 0.1])
+    assert sampler.ranks(values, entries, P=2).tolist() == [0, 2, 3, 1, 4]
+    sampler.share = 1.0
+    assert sampler.ranks(values, entries, P=2).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_learning_progress_draws_uniformly_where_its_model_predicts_no_better_than_the_mean():
+    """At first with 1/2. Then the mean of the groups that were drawn uniformly is 1/4, with the
+    prior of one group with p̂ = 1/2, and the model says 1/2 where none is right."""
+    sampler = make("learning_progress", 9)
+    sampler.observe([solved(1, right=0)])
+    assert sampler.evidence == pytest.approx(0)
+    sampler.observe([solved(2, right=0, explored=False)])
+    assert sampler.evidence == pytest.approx(0.9 * (np.log(0.5) - np.log(0.75)))
+    share = 1 / (1 + (2 / 3) ** 0.9)
+    assert sampler.metrics()["uniform_share"] == pytest.approx(share)
+    sampler.epsilon = 0.7
+    assert sampler.uniform_share() == 0.7
+
+
+def test_two_replicas_of_learning_progress_make_the_same_proposals(make_any):
+    replicas = [make_any("learning_progress", candidates="auto") for _ in range(2)]
+    assert take_steps(replicas[0], 20) == take_steps(replicas[1], 20)
+
+
+class Families(Numbers):
+    """1,000 problems of levels 1 to 14: two thirds of a family that is learned, of which uniform
+    sampling finds a quarter live, a third of another. Each live group raises the skill of its
+    family. p = σ(skill - 1.2 level), but for the other family:
+
+    flat    0.05 for ever
+    slow    0.01 in the first third of the steps
+    closed  0 until 30 of its groups have been drawn"""
+
+    STEPS = 120
+
+    def __init__(self, other):
+        super().__init__(1000)
+        self.other = other
+        self.skill = {"good": 0.0, other: 0.0}
+        self.draws = Counter()
+
+    def family(self, index):
+        return "good" if index % 3 else self.other
+
+    def level(self, index):
+        return index // 3 % 14 + 1
+
+    def question(self, index):
+        return f"{self.family(index)}: {index * 7919 % 1000}"
+
+    def categories(self):
+        values = [f"{self.family(i)}, {self.level(i)}" for i in range(len(self))]
+        distinct = sorted({*values})
+        return distinct, np.array([distinct.index(value) for value in values])
+
+    def p(self, index, step):
+        family = self.family(index)
+        if family == "flat":
+            return 0.05
+        if family == "slow" and step < self.STEPS / 3:
+            return 0.01
+        if family == "closed" and self.draws["closed"] < 30:
+            return 0.0
+        return 1 / (1 + np.exp(1.2 * self.level(index) - self.skill[family]))
+
+    def train(self, name):
+        """Take the steps of a run."""
+        config = {"prompts_per_step": 12, "candidates": 8, "epsilon": 0.1, "column": "family,level"}
+        sampler = build(find_sampler(name), self, **config)
+        rng = np.random.default_rng(0)
+        for step in range(self.STEPS):
+
+            def solve(problem, size, step=step):
+                return int(rng.binomial(size, self.p(problem, step)))
+
+            [groups] = take_step(sampler, solve)
+            for group in groups:
+                family = self.family(group.problem)
+                self.draws[family] += 1
+                if self.p(group.problem, step) not in (0.01, 0.05):
+                    self.skill[family] += 0.12 * group.y**2
+        return self
+
+
+def trained(other):
+    """Train on the families with uniform sampling, and with learning_progress."""
+    return [Families(other).train(name) for name in ("uniform", "learning_progress")]
+
+
+def test_learning_progress_spends_little_on_a_family_that_is_live_but_flat():
+    """At most a fifth more than uniform sampling; noisy_and spends more than twice as much."""
+    uniform, progress = trained("flat")
+    assert uniform.draws["flat"] == pytest.approx(1440 / 3, rel=0.02)
+    assert progress.draws["flat"] <= 1.2 * uniform.draws["flat"]
+    assert progress.skill["good"] > 2 * uniform.skill["good"]
+
+
+@pytest.mark.parametrize("other", ["slow", "closed"])
+def test_learning_progress_does_not_starve_a_family_that_rises_late(other):
+    uniform, progress = trained(other)
+    assert progress.skill[other] >= uniform.skill[other] > 0.3
+    assert progress.skill["good"] > uniform.skill["good"]
 
 
 EMBEDDED = {  # window -> predictions for four problems, e = √2, -√2, 0, 0
