@@ -435,7 +435,7 @@ class Families(Numbers):
                 return int(rng.binomial(size, self.p(problem, step)))
 
             [groups] = take_step(sampler, solve)
-            for group in groups:
+            for each in groups:
                 family = self.family(group.problem)
                 self.draws[family] += 1
                 if self.p(group.problem, step) not in (0.01, 0.05):

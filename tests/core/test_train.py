@@ -110,6 +110,7 @@ def mocks() -> Mock:
     m.student.rollout.side_effect = draw
     m.student.update.return_value = {"loss": 0.5}
     m.student.tried = {9, 4}
+    m.student.outcomes = None
     m.student.outcomes = Outcomes(np.zeros(10, dtype=int))
     return m
 
