@@ -436,10 +436,10 @@ class Families(Numbers):
 
             [groups] = take_step(sampler, solve)
             for each in groups:
-                family = self.family(group.problem)
+                family = self.family(each.problem)
                 self.draws[family] += 1
-                if self.p(group.problem, step) not in (0.01, 0.05):
-                    self.skill[family] += 0.12 * group.y**2
+                if self.p(each.problem, step) not in (0.01, 0.05):
+                    self.skill[family] += 0.12 * each.y**2
         return self
 
 
