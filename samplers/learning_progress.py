@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -15,7 +14,6 @@ from samplers.noisy_and import NoisyAnd
 GROUPS = 256  # past groups that the regression sees, at most
 LEVEL = 0.3  # prior standard deviation of a problem's p in the window
 RISE = 0.2  # prior standard deviation of its rise over the window
-CACHED = 2**16  # problems whose words are kept
 
 
 class LearningProgress(NoisyAnd):
@@ -50,10 +48,6 @@ class LearningProgress(NoisyAnd):
         self.uniform_p_hat = 0.0
         self.problem_N = []  # all groups so far
         self.p_hat_N = []
-        self._entries_of = lru_cache(CACHED)(super().entries)
-
-    def entries(self, index):
-        return self._entries_of(int(index))
 
     def words(self, index):
         words = super().words(index)
