@@ -1,4 +1,4 @@
-"""README and docs/ against the code: links, commands, flags, names, keys, sizes."""
+"""README and docs/ against the code: links, anchors, commands, flags, names, keys, sizes."""
 
 import faulthandler
 import functools
@@ -20,7 +20,8 @@ from torch.distributed.run import get_args_parser
 
 from plumbing.config import PRESETS
 from plumbing.files import read_lines
-from sampler import FOLDER, SAMPLERS, find_sampler
+from plumbing.plugins import has_rounds
+from sampler import FOLDER, SAMPLERS, Sampler, find_sampler
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import run
 from tests.stress import mutation
@@ -49,6 +50,13 @@ def section(page: str, heading: str) -> str:
     text = PAGES[page].partition(f"\n## {heading}\n")[2]
     assert text, f"{page} has no section {heading!r}"
     return text.partition("\n## ")[0]
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a page: lower case, hyphens for spaces, without
+    other punctuation."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^ {4}.*$", "", text, flags=re.MULTILINE), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
 
 
 def names_in(text: str) -> list[str]:
@@ -96,6 +104,45 @@ def test_files_named_in_links_and_backticks_exist(page):
         assert (ROOT / name).exists(), name
     for name in re.findall(r"`(test_\w+\.py)`", PAGES[page]):
         assert [*(ROOT / "tests").rglob(name)], name
+
+
+@every_page
+def test_anchors_in_links_are_headings(page):
+    for file, anchor in re.findall(r"\]\(([^)\s#]*\.md|)#([^)\s]+)\)", PAGES[page]):
+        text = ((ROOT / page).parent / file).read_text("utf-8") if file else PAGES[page]
+        assert anchor in anchors_of(text), f"{file}#{anchor}"
+
+
+def test_an_anchor_is_the_heading_without_punctuation():
+    text = "# A `sampler`, or two: does it pay?\n\n    # no heading\n## p and p̂\n"
+    assert anchors_of(text) == {"a-sampler-or-two-does-it-pay", "p-and-p̂"}
+
+
+def test_dates_of_the_log_that_code_and_plans_name_have_an_entry():
+    files = [path for kind in ("py", "toml") for path in ROOT.rglob(f"*.{kind}")]
+    files = [path for path in files if not {"runs", ".venv"} & {*path.relative_to(ROOT).parts}]
+    texts = {path: path.read_text("utf-8") for path in [*files, ROOT / "CHANGELOG.md"]}
+    named = re.compile(r"docs/log\.md,\s(?:#\s)?(\d{4}-\d\d-\d\d)")
+    dates = {date: path for path, text in texts.items() for date in named.findall(text)}
+    assert len(dates) > 4
+    for date, path in dates.items():
+        assert f"\n## {date}" in PAGES["docs/log.md"], f"{path}: {date}"
+
+
+def test_each_link_to_the_glossary_is_the_first_use_on_its_page():
+    for page, text in PAGES.items():
+        links = re.findall(r"glossary\.md#([\w-]+)", text)
+        assert len(links) == len({*links}), page
+
+
+def test_nine_samplers_run_in_trl_as_readme_says():
+    """Without a Teacher, further rounds, or groups of unlike sizes, as knapsack's."""
+    names = {*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))} - {"knapsack"}
+    classes = [find_sampler(name) for name in names]
+    fit = [cls for cls in classes if not cls.uses_teacher and not has_rounds(cls, Sampler)]
+    assert len(fit) == 9 and len(names) == 16
+    assert "Nine of the 17 samplers also run in TRL 1.16" in PAGES["README.md"]
+    assert "trl==1.16.0" in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
 @every_page

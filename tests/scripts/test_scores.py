@@ -1,5 +1,7 @@
 """scores: gains, speed-ups and sentences by hand, and the committed studies' published figures."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,8 @@ from scripts.analysis import Run
 from tests.helpers.checks import rejected
 from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
+
+RESULTS = (ROOT / "docs/results.md").read_text("utf-8")
 
 
 def run_rows(arm, seed, accuracy, **columns):
@@ -168,16 +172,101 @@ def test_a_runs_rows_by_hand(tmp_path):
     ]
 
 
-PUBLISHED = [  # study, task, arm, column, text: figures of docs/samplers.md and of docs/log.md
-    ("leaderboard", "all within reach", "Goldilocks", "matched", "-4.4 (-6.3 to -2.6) at 17,280"),
-    ("real_model", "", "Goldilocks", "cpu_seconds", "≈ -2.0 (-4.0 to -0.1) at 560"),
+# Figures of docs/results.md: plan, scores, task, arm, column of scores.summarize, text.
+PUBLISHED = [
+    ("sparsity/plan", "sparsity/scores", "unnamed", "words, K=64", "gain", "+3.7 (+1.6 to +5.8)"),
+    (
+        "leaderboard/plan",
+        "leaderboard/noisy_and",
+        "demo",
+        "noisy AND",
+        "gain",
+        "+5.1 (+4.3 to +5.9)",
+    ),
+    ("target/plan", "target/scores", "none", "PaperTarget", "gain", "+0.3 (−0.4 to +1.1)"),
+    ("target/plan", "target/scores", "mean", "PaperTarget", "gain", "−0.2 (−1.2 to +0.9)"),
+    ("real_model/plan", "real_model/scores", "", "embedded", "gain", "+0.6 (−1.3 to +2.5)"),
+    ("real_model/plan", "real_model/scores", "", "Goldilocks", "matched", "−1.3 (−2.6 to +0.1)"),
+    (
+        "real_model/plan",
+        "real_model/scores",
+        "",
+        "Goldilocks",
+        "cpu_seconds",
+        "≈ −2.0 (−4.0 to −0.1)",
+    ),
+    ("sparsity/smollm2", "sparsity/smollm2", "97", "Goldilocks", "matched", "+0.2 (−2.1 to +2.6)"),
+    ("sparsity/smollm2", "sparsity/smollm2", "97", "bins", "gain", "+2.8 (+1.0 to +4.5)"),
+    ("sparsity/smollm2", "sparsity/smollm2", "97", "bins", "speed_up", "2.2 (1.8 to 2.9)"),
+    ("sparsity/smollm2", "sparsity/smollm2", "97", "SEC", "cpu_seconds", "+1.0 (+0.2 to +1.8)"),
+    ("sparsity/smollm2", "sparsity/smollm2_again", "92", "bins", "gain", "−4.0 (−22.5 to +14.4)"),
+    (
+        "sparsity/smollm2",
+        "sparsity/smollm2_h200",
+        "92",
+        "Goldilocks",
+        "gain",
+        "+9.1 (+5.1 to +13.0)",
+    ),
+    ("gemma/plan", "gemma/scores", "", "Goldilocks", "gain", "−0.1 (−3.5 to +3.3)"),
+    (
+        "reasoning_small/plan",
+        "reasoning_small/scores",
+        "reasoning",
+        "DAPO",
+        "gain",
+        "−4.5 (−4.9 to −4.2)",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "task", "arm", "column", "text"), PUBLISHED)
-def test_published_figures_come_from_the_committed_scores(name, task, arm, column, text):
-    plan = study.Plan.read(ROOT / f"studies/{name}/plan.toml")
-    rows = scores.read(ROOT / f"studies/{name}/scores.csv")
-    rows = scores.select(rows, arms=[arm, plan.baseline], tasks=[task])
+def compare(plan, csv, task, arms):
+    """Compare arms of a committed study on a task: a row of scores.summarize by arm."""
+    plan = study.Plan.read(ROOT / f"studies/{plan}.toml")
+    rows = scores.read(ROOT / f"studies/{csv}.csv")
+    rows = scores.select(rows, arms=[*arms, plan.baseline], tasks=[task])
     table = scores.summarize(rows, plan.baseline, plan.budget, plan.devices, plan.places)
-    assert table.set_index("arm")[f"{column}_text"][arm].startswith(text)
+    return table.set_index("arm").loc[arms]
+
+
+@pytest.mark.parametrize(("plan", "csv", "task", "arm", "column", "text"), PUBLISHED)
+def test_published_figures_come_from_the_committed_scores(plan, csv, task, arm, column, text):
+    row = compare(plan, csv, task, [arm]).loc[arm]
+    assert row[f"{column}_text"].replace("-", "−").startswith(text)
+    assert text in RESULTS
+
+
+def test_goldilocks_gains_on_the_leaderboard_are_those_of_results(monkeypatch):
+    """At equal completions and compute-matched, in the order of the plan's tasks."""
+    monkeypatch.setattr(scores, "DRAWS", 2)  # no speed-up is read
+    tasks = study.Plan.read(ROOT / "studies/leaderboard/plan.toml").tasks
+    paths = "leaderboard/plan", "leaderboard/scores"
+    rows = [compare(*paths, task, ["Goldilocks"]).loc["Goldilocks"] for task in tasks]
+    for column in ("gain_points", "matched_points"):
+        texts = [f"{row[column]:+.1f}".replace("-", "−") for row in rows]
+        assert f"{', '.join(texts[:-1])} and {texts[-1]}" in RESULTS
+
+
+def test_the_demo_column_of_samplers_md_is_of_the_leaderboard(monkeypatch):
+    monkeypatch.setattr(scores, "DRAWS", 2)
+    names = {  # arm of the plan -> name on the page
+        "Goldilocks": "goldilocks",
+        "headroom": "headroom",
+        "PCL": "pcl",
+        "noisy AND": "noisy_and",
+        "bag of words": "bag_of_words",
+        "Knapsack": "knapsack",
+        "SEC": "sec",
+        "MoPPS": "mopps",
+        "SPEED": "speed",
+        "Reinforce-Ada": "reinforce_ada",
+    }
+    table = compare("leaderboard/plan", "leaderboard/scores", "demo", [*names])
+    page = (ROOT / "docs/samplers.md").read_text("utf-8")
+    for arm, name in names.items():
+        text = f"{table.gain_points[arm]:+.1f}".replace("-", "−")
+        few = " ‡" if table.gain_seeds[arm] == 6 else ""
+        assert re.search(rf"^\| `{name}` \| .* \| {re.escape(text + few)} \|$", page, re.M), (
+            name,
+            text,
+        )
