@@ -56,7 +56,7 @@ COSTS = {  # a block of the table of docs/results.md -> prefix of the columns of
 }
 CONSOLE = ROOT / "studies/demo_console.txt"
 COMMAND = re.compile(r"torchrun --nproc_per_node 4 train.py --preset demo")
-FONT = {"font.size": 11}
+FONT = {"font.size": 13}  # read on phones, too
 COLOURS = {"axes.prop_cycle": cycler(color=plot.COLOURS)}
 
 
@@ -160,7 +160,7 @@ def label_ends(axes, ends: list[tuple[float, float, str, str]], gap: float) -> N
     for x, y, label, colour in sorted(ends, key=lambda end: end[1]):
         below = max(y, below + gap)
         axes.annotate(
-            label, (x, below), (10, 0), textcoords="offset points", va="center", color=colour
+            label, (x, below), (8, 0), textcoords="offset points", va="center", color=colour
         )
 
 
@@ -168,7 +168,7 @@ def label_ends(axes, ends: list[tuple[float, float, str, str]], gap: float) -> N
 def draw_gains(gains: pd.DataFrame) -> Figure:
     """Draw the compute-matched gains of SHOWN with their intervals against the share of dead
     groups."""
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")  # read on phones, too
+    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     axes = figure.subplots()
     ends = []
     for number, (arm, (_, label)) in enumerate(SHOWN.items()):
@@ -180,13 +180,13 @@ def draw_gains(gains: pd.DataFrame) -> Figure:
         colour = plot.COLOURS[[0, 3, 1, 5][number]]
         axes.errorbar(places, points, bars, marker="o", color=colour, linewidth=1.8)
         ends.append((places[-1], points.iloc[-1], label, colour))
-    label_ends(axes, ends, 0.55)
+    label_ends(axes, ends, 0.75)
     axes.axhline(0, color=plot.GREY, linewidth=1)
     axes.set(
         xticks=range(len(TASKS)),
         xticklabels=[percent(dead) for dead in gains.dead.unique()],
-        xlim=(-0.3, len(TASKS) + 0.85),
-        xlabel="dead groups under uniform (five training sets, evenly spaced)",
+        xlim=(-0.3, len(TASKS) + 1.05),
+        xlabel="dead groups under uniform (places evenly spaced)",
         ylabel="points over uniform",
     )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: signed(y)[:-2] if y else "0"))
@@ -199,7 +199,7 @@ def draw_gains(gains: pd.DataFrame) -> Figure:
 def draw_demo(rows: pd.DataFrame) -> Figure:
     """Draw the demo's accuracy by completions, Goldilocks beside uniform: seeds thin, means
     thick."""
-    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
     axes = figure.subplots()
     ends = []
     for arm in ("Goldilocks", "uniform"):
@@ -208,9 +208,9 @@ def draw_demo(rows: pd.DataFrame) -> Figure:
         line = plot.draw_mean(axes, arm, curves)
         label = f"{arm}\n{curves.mean(axis=1).iloc[-1]:.1f}%"
         ends.append((curves.index[-1], curves.mean(axis=1).iloc[-1], label, line.get_color()))
-    label_ends(axes, ends, 1.6)
+    label_ends(axes, ends, 1.9)
     axes.set(
-        xlim=(0, 1.18 * curves.index[-1]),
+        xlim=(0, 1.24 * curves.index[-1]),
         xticks=range(0, 20_001, 5000),
         xlabel="completions",
         ylabel="accuracy, %",

@@ -10,6 +10,7 @@ import runpy
 import subprocess
 import sys
 import textwrap
+import unicodedata
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from pkgutil import resolve_name
@@ -22,6 +23,7 @@ from plumbing.config import PRESETS
 from plumbing.files import read_lines
 from plumbing.plugins import has_rounds
 from sampler import FOLDER, SAMPLERS, Sampler, find_sampler
+from scripts import line_anchors
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import run
 from tests.stress import mutation
@@ -53,10 +55,13 @@ def section(page: str, heading: str) -> str:
 
 
 def anchors_of(text: str) -> set[str]:
-    """The anchors that GitHub gives the headings of a page: lower case, hyphens for spaces, without
-    other punctuation."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^ {4}.*$", "", text, flags=re.MULTILINE), re.M)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+    """The anchors that GitHub gives the headings of a page: lower case, hyphens for spaces, and
+    otherwise only letters, marks (as of p̂), digits, hyphens and underscores."""
+    anchors = set()
+    for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        kept = [c for c in title.lower() if unicodedata.category(c)[0] in "LMN" or c in "-_ "]
+        anchors.add("".join(kept).replace(" ", "-"))
+    return anchors
 
 
 def names_in(text: str) -> list[str]:
@@ -167,11 +172,16 @@ def test_dotted_names_of_the_code_resolve(page):
 
 
 def test_each_row_of_the_paper_map_links_to_the_file_that_has_the_name():
-    rows = re.findall(r"\[`(\w+)`\]\(\.\./([\w/.]+)\)", PAGES["docs/paper_map.md"])
+    rows = re.findall(r"\[`(\w+)`\]\(\.\./([\w/.]+)(?:#L\d+)?\)", PAGES["docs/paper_map.md"])
     assert len(rows) > 30
     for name, file in rows:
         code = (ROOT / file).read_text("utf-8")
         assert re.search(rf"(def|class) {name}\b|^{name}\b|--{name}\b", code, re.MULTILINE), name
+
+
+def test_the_paper_map_links_to_the_lines_of_the_names():
+    page = PAGES["docs/paper_map.md"]
+    assert line_anchors.anchored(page) == page, "run python -m scripts.line_anchors"
 
 
 def test_readme_prints_the_example_sampler_word_for_word():

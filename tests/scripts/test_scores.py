@@ -14,6 +14,8 @@ from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
 
 RESULTS = (ROOT / "docs/results.md").read_text("utf-8")
+LOG = (ROOT / "docs/log.md").read_text("utf-8")
+REAL_MODEL = (ROOT / "docs/real_model.md").read_text("utf-8")
 
 
 def run_rows(arm, seed, accuracy, **columns):
@@ -253,7 +255,7 @@ def test_the_demo_column_of_samplers_md_is_of_the_leaderboard(monkeypatch):
         "Goldilocks": "goldilocks",
         "headroom": "headroom",
         "PCL": "pcl",
-        "noisy AND": "noisy_and",
+        "noisy AND, text": "noisy_and",
         "bag of words": "bag_of_words",
         "Knapsack": "knapsack",
         "SEC": "sec",
@@ -270,3 +272,33 @@ def test_the_demo_column_of_samplers_md_is_of_the_leaderboard(monkeypatch):
             name,
             text,
         )
+
+
+def test_the_log_counts_the_speed_ups_between_the_root_of_r_and_r():
+    """Ten arms in five tasks; an arm that does not reach uniform's level has a speed-up of 0."""
+    rows = pd.read_csv(ROOT / "studies/sparsity/summary.csv")
+    rows = rows.query("task != 'unnamed' and arm not in ['DAPO', 'SPEED']")
+    above = rows.speed_up_value >= np.sqrt(rows.r)
+    assert (rows.speed_up_value <= rows.r).all()
+    assert f"√r ≤ S in {above.sum()} of the {len(rows)} cases (10 arms" in LOG
+
+
+def test_the_log_has_the_accuracies_with_and_without_dither():
+    rows = pd.read_csv(ROOT / "studies/sparsity/dither.csv").query("step == 12")
+    by_base = rows.pivot(index="base", columns="seed", values="accuracy")
+    assert [*by_base.index] == ["bf16", "bf16, dithered", "float32"]
+    for base, accuracy_S in by_base.iterrows():
+        cells = " | ".join(f"{accuracy:.1f}" for accuracy in accuracy_S)
+        assert f"| stored in {base} | {cells} |" in LOG
+
+
+def test_the_run_of_real_model_md_is_the_committed_one():
+    rows = pd.read_json(ROOT / "studies/real_model/run.jsonl", lines=True)
+    accuracy = rows.val_accuracy.dropna()
+    text = f"{accuracy.iloc[0]:.1%} before, {accuracy.iloc[-1]:.1%} after"
+    assert f"{text}, {accuracy.iloc[-3:].mean():.1%} mean of the last 3" in REAL_MODEL
+    scored = scores.read(ROOT / "studies/real_model/scores.csv")
+    uniform = scored.query("arm == 'uniform' and seed == 1").accuracy
+    assert f"{uniform.iloc[0]:.1f}% before and {uniform.iloc[-1]:.1f}% after" in REAL_MODEL
+    assert f"from {accuracy.iloc[0] * 100:.1f} to {accuracy.iloc[-1]:.1%}" in RESULTS
+    assert f"ends at {uniform.iloc[-1]:.1f}%" in RESULTS
