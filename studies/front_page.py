@@ -27,6 +27,7 @@ from scripts import analysis, plot, scores
 from scripts.study import Plan
 
 SPARSITY = ROOT / "studies/sparsity"
+GAINS = SPARSITY / "scores.csv"
 DEMO = ROOT / "studies/leaderboard"
 # Arm of the plan -> its name on the page, and in the figure, where it has less room.
 SHOWN = {
@@ -89,6 +90,8 @@ def compare(rows: pd.DataFrame, plan: Plan) -> pd.DataFrame:
         accuracy = scores.read_levels(base, at_A).mean()
         for arm in NAMES:
             own = of_task[of_task.arm == arm]
+            if own.empty:  # the arm did not run on this task
+                continue
             paired = base[base.seed.isin(own.seed)]
             ratio = plan.devices[arm] / plan.devices[plan.baseline]
             line = {"task": task, "arm": arm, "dead": dead, "accuracy": accuracy, "ratio": ratio}
@@ -136,10 +139,10 @@ def long_table(gains: pd.DataFrame) -> str:
         lines.append(table_row([f"*{title}*", *[""] * len(TASKS)]))
         compared = gains[gains.ratio > 1] if cost == "matched" else gains
         points = compared.pivot(index="arm", columns="task", values=f"{cost}_points")
+        points = points.reindex(columns=TASKS)
         for arm in NAMES:
             if arm in points.index and points.loc[arm].notna().any():
-                cells = points.loc[arm, [*TASKS]]
-                texts = ["–" if np.isnan(cell) else signed(cell) for cell in cells]
+                texts = ["–" if np.isnan(cell) else signed(cell) for cell in points.loc[arm]]
                 lines.append(table_row([NAMES[arm], *texts]))
     return "\n".join(lines)
 
@@ -224,7 +227,7 @@ def draw_demo(rows: pd.DataFrame) -> Figure:
 def read_gains() -> pd.DataFrame:
     """Compare the arms in the committed scores."""
     plan = Plan.read(SPARSITY / "plan.toml")
-    return compare(scores.read(SPARSITY / "scores.csv"), plan)
+    return compare(scores.read(GAINS), plan)
 
 
 def record() -> None:

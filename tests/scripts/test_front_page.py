@@ -48,8 +48,16 @@ def test_a_table_by_hand():
     last = front_page.short_table(gains).splitlines()[3]
     cell = "+1.0 (−1.0 to +3.0; 3)"
     assert last == f"| Goldilocks, K=8 (the paper's) | {cell} | {cell} | {cell} |"
-    assert "| DAPO | +1.0 | +1.0 | +1.0 | +1.0 | +1.0 |" in front_page.long_table(gains)
+    assert "| DAPO | +2.0 | +2.0 | +2.0 | +2.0 | +2.0 |" in front_page.long_table(gains)
     assert front_page.long_table(gains).endswith("they are known* |  |  |  |  |  |")
+
+
+def test_an_arm_that_did_not_run_on_a_task_has_a_dash():
+    line = {"dead": 0.59, "accuracy": 16.0, "ratio": 1, "cpu_points": np.nan}
+    line |= {"equal_points": 2.0, "matched_points": np.nan, "arm": "DAPO"}
+    gains = pd.DataFrame([line | {"task": task} for task in front_page.TASKS])
+    gains.loc[gains.task == "84", "equal_points"] = np.nan
+    assert "| DAPO | +2.0 | – | +2.0 | +2.0 | +2.0 |" in front_page.long_table(gains)
 
 
 def test_shares_above_99_percent_keep_a_decimal():
