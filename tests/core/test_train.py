@@ -16,6 +16,7 @@ import train
 from grpo import Group
 from plumbing.files import read_lines
 from plumbing.metrics import Stopwatch, completion_metrics
+from plumbing.run.directory import selection
 from sampler import Outcomes, join
 from tests.helpers import ranks
 from tests.helpers.checks import rejected
@@ -158,6 +159,16 @@ def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(moc
     assert metrics["seconds"] > 0
     assert mocks.student.tried == {4, 5, 7, 9}
     assert mocks.student.outcomes.sums_of[0] == [(0, 0), (1, 1), (1, 4), (2, 6), (2, 8)]
+
+
+def test_a_resumed_run_remembers_outcomes_from_its_log(mocks):
+    """Those by value of --column, and the problems."""
+    take_step(mocks)
+    rows = [selection(4, group) for group in mocks.log.call_args.args[1]]
+    resumed = Mock(config=parse("--column", "c"))
+    train.Student.remember(resumed, rows, Numbers(10))
+    assert resumed.outcomes.sums_of == mocks.student.outcomes.sums_of
+    assert resumed.tried == {5, 7, 9}
 
 
 def test_completion_metrics_by_hand():
