@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import math
+import re
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -123,6 +125,12 @@ class Run:
         facts["code_crc32"] = code.checksum(self.config, shared=True)
         facts["own_code_crc32"] = code.checksum(self.config, shared=False)
         return known.reset_index(names="step").assign(**facts, **key)
+
+
+def natural_order(text: str) -> list[tuple]:
+    """Return a key that sorts texts with numbers in them by these: "sums, 9" before "sums, 10"."""
+    parts = re.split(r"((?<!\w)-?\d+(?:\.\d+)?|\d+)", text)
+    return [(float(part), "") if i % 2 else (math.inf, part) for i, part in enumerate(parts)]
 
 
 def method_name(sampler: str) -> str:

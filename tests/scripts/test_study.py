@@ -1,16 +1,18 @@
 """study: plans, and runs by a stand-in for train.py, which writes what a run would."""
 
+import io
 import signal
 import threading
 import time
 
+import numpy as np
 import pandas as pd
 import pytest
 from filelock import FileLock
 
 from plumbing.files import write_lines
 from plumbing.run.facts import model_files
-from scripts import probe, runner, scores, study
+from scripts import analysis, probe, runner, scores, study
 from scripts.runner import Runner
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
@@ -58,7 +60,8 @@ with path.open("a") as metrics, (out / "selections.jsonl").open("a") as selectio
         print(json.dumps(row), file=metrics)
         for chosen in range(2 * step, 2 * step + 2 * (step > 0)):
             row = dict(step=step, pool=[chosen], utilities=[None], explored=True)
-            row |= dict(chosen=chosen, completions=4, successes=2 * (chosen % 2))
+            p_hat = 0.5 * (chosen % 2)
+            row |= dict(chosen=chosen, completions=4, p_hat=p_hat, y=p_hat)
             print(json.dumps(row), file=selections)
 if flags.get("--max_grad_norm") == "8":
     metrics.close()
@@ -300,32 +303,91 @@ def test_scores_of_an_arm_that_the_plan_lacks_are_left_out(train, tmp_path, caps
     assert "SEC" not in out
 
 
-TABLE = """task,arm,base_dead,speed_up_value,speed_up_low,speed_up_high
-60,"Goldilocks, K=auto",0.6,1.1,1.02,1.3
-60,bins,0.6,0,0,1.2
-98,"Goldilocks, K=auto",0.979,5,4,8
-98,bins,0.979,4,3,5
-99.5,"Goldilocks, K=auto",0.995,0,0,0
-99.5,bins,0.995,0,0,0
-unnamed,"Goldilocks, K=auto",0.98,6,5,9
-98,"Goldilocks, K=64",0.98,6,5,9
+def dead_groups(dead, n=1000):
+    """p̂ of n groups, of which a share is dead, all wrong, and whether each is live."""
+    live = pd.Series(np.arange(n) >= round(dead * n))
+    return 0.5 * live, live
+
+
+MEASURED = """model,task,untrained,base_dead,sampler,K,column,speed_up_low,speed_up_high
+toys,60,0.6,0.6,goldilocks,8,,1.02,1.3
+toys,98,0.979,0.979,goldilocks,8,,4,8
+toys,98,0.979,0.979,goldilocks,64,,5,9
+toys,98,0.979,0.979,sec,8,topic,0,0
+LM,97,0.97,0.93,goldilocks,64,,0,2.9
 """
-ADVICE = {  # p̂ of the groups -> the sentence
-    (0.0,) * 49 + (0.5,): "98.0% of groups are dead. In our study of a toy task, where 97.9% were, "
-    "Goldilocks with --candidates auto was 4 to 8 times as fast as uniform; its Teacher costs 4/3. "
-    "The bandit learnability_bins, whose --column told difficulty, was 3 to 5 times as fast.",
-    (0.0, 0.5): "50.0% of groups are dead. In our study of a toy task, where 60.0% were, "
-    "Goldilocks with --candidates auto was 1 to 1.3 times as fast as uniform; its Teacher costs "
-    "4/3. The bandit learnability_bins, whose --column told difficulty, was 0 to 1.2 times as "
-    "fast. Little to gain: begin with uniform.",
-    (0.0,) * 200: "No problem of 200 is within reach, so at most 1.5% are (95%): probe more with "
-    "--problems, or begin with a cold start or easier data.",
-    (1.0, 1.0, 0.5): "67% are mastered: harder data first.",
+ADVICE = {  # flags -> what is said at 98% dead groups
+    "--sampler goldilocks": "98.0% of groups are dead before training. How many times as fast as "
+    "uniform, in completions, samplers were at the nearest shares that we measured: toys (97.9%; "
+    "while uniform trains 97.9%): goldilocks 4.0 to 8.0. LM (97.0%; while uniform trains 93.0%): "
+    "goldilocks (K = 64) at most 2.9. They disagree on goldilocks: count on at most 2.9. There may "
+    "be nothing to gain from goldilocks: begin with uniform.",
+    "--sampler sec --column topic": "98.0% of groups are dead before training. How many times as "
+    "fast as uniform, in completions, samplers were at the nearest shares that we measured: toys "
+    "(97.9%; while uniform trains 97.9%): sec by topic less than 1. LM (97.0%; while uniform "
+    "trains 93.0%): sec not measured. There may be nothing to gain from sec: begin with uniform.",
 }
 
 
-@pytest.mark.parametrize(("p", "sentence"), ADVICE.items())
-def test_the_probe_advises_by_the_share_of_dead_groups(p, sentence, tmp_path, monkeypatch):
-    monkeypatch.setattr(probe, "CURVE", tmp_path / "summary.csv")
-    probe.CURVE.write_text(TABLE)
-    assert probe.advice(pd.Series(p)) == sentence
+@pytest.mark.parametrize("flags", ADVICE)
+def test_the_probe_says_what_was_measured_nearest(flags, monkeypatch):
+    table = pd.read_csv(io.StringIO(MEASURED), dtype={"K": str}).fillna({"K": "", "column": ""})
+    monkeypatch.setattr(probe, "read_measured", lambda: table)
+    assert probe.advice(*dead_groups(0.98), [runner.parse(flags)]) == ADVICE[flags]
+
+
+def test_a_teacher_that_costs_more_than_the_sure_gain_is_named():
+    arms = [runner.parse("--sampler goldilocks --candidates auto")]
+    sentence = "A completion takes 2.0 times uniform's seconds with goldilocks"
+    assert sentence in probe.advice(*dead_groups(0.97), arms, cost=2.0)
+    assert sentence not in probe.advice(*dead_groups(0.97), arms)
+
+
+def test_at_the_share_of_each_of_our_tasks_the_probe_says_what_its_study_found(monkeypatch):
+    """Each speed-up's limits are within an interval that the sentence has."""
+    measured = probe.read_measured()
+    monkeypatch.setattr(probe, "read_measured", lambda: measured)
+    assert {*measured.model} == {"a toy task", "SmolLM2"}
+    for row in measured.itertuples():
+        arm = runner.parse(f"--sampler {row.sampler} --candidates {row.K or 8}")
+        sentence = probe.advice(*dead_groups(row.untrained, 10_000), [arm])
+        of_model = measured[measured.model == row.model]
+        near = probe.nearest(of_model, row.untrained)
+        low, high = probe.intervals(near, arm)[row.column]
+        assert low <= row.speed_up_low
+        assert row.speed_up_high <= high
+        assert f"{row.untrained:.1%}" in sentence
+        assert probe.times(low, high) in sentence
+
+
+@pytest.mark.parametrize(
+    ("p", "sentence"),
+    [
+        ([0.0] * 200, "No problem of 200 is within reach, so at most 1.5% are (95%)"),
+        ([1.0, 1.0, 0.5], "67% are mastered: harder data first."),
+    ],
+)
+def test_the_probe_says_what_is_out_of_reach_or_mastered(p, sentence):
+    p = pd.Series(p)
+    assert probe.advice(p, p == 0.5, []).startswith(sentence)
+
+
+def test_groups_of_one_fractional_reward_are_dead():
+    """Half of the groups are live, whatever their p̂."""
+    p = pd.Series([0.5, 0.5])
+    assert probe.advice(p, pd.Series([True, False]), []).startswith("50.0% of groups are dead")
+
+
+def test_categories_without_a_p_hat_of_a_quarter_are_perhaps_guessed():
+    """Of 4 live groups 3 are of `mod`, whose highest p̂ is 1/8; `caesar` has no live group."""
+    p = pd.Series([1 / 8, 1 / 16, 1 / 8, 0, 1 / 4, 0])
+    category = pd.Series(["mod", "mod", "mod", "mod", "sums", "caesar"])
+    sentence = probe.warn_of_guesses(p, p > 0, category)
+    assert sentence.startswith("75% of the live groups are of mod, where no group has p̂ of 1/4")
+    assert probe.warn_of_guesses(p, p == 1 / 4, category) == ""
+
+
+def test_categories_are_in_the_order_of_their_numbers():
+    texts = ["sums, 10", "sums, 9", "10", "9.5", "-3", "caesar"]
+    ordered = ["-3", "9.5", "10", "caesar", "sums, 9", "sums, 10"]
+    assert sorted(texts, key=analysis.natural_order) == ordered
