@@ -40,8 +40,9 @@ def check_sampler(cls: type[Sampler]) -> None:
 
 class SampledTrainer(GRPOTrainer):
     """GRPOTrainer with a sampler of problems, which are the rows of train_dataset. The first reward
-    function must return 0 or 1. A run resumes only with the sampler's class and the rows that it
-    began with. The methods with an underscore are internal ones of TRL 1.16.0 and transformers 5.
+    function must return rewards in [0, 1]. A run resumes only with the sampler's class and the rows
+    that it began with. The methods with an underscore are internal ones of TRL 1.16.0 and
+    transformers 5.
     """
 
     def __init__(self, sampler: Sampler, *arguments, **keywords):
@@ -128,8 +129,10 @@ class SampledTrainer(GRPOTrainer):
         if self.model.training:
             rewards_P_G = rewards_B_R[:, 0].reshape(len(self.groups), -1)
             for group, rewards_G in zip(self.groups, rewards_P_G.tolist(), strict=True):
-                if not {*rewards_G} <= {0, 1}:
-                    raise InputError(f"problem {group.problem}: rewards {rewards_G}, not 0 or 1")
+                if not all(0 <= reward <= 1 for reward in rewards_G):  # false for NaN, too
+                    raise InputError(
+                        f"problem {group.problem}: rewards {rewards_G}, not all in [0, 1]"
+                    )
                 group.completions = [
                     Completion([], [], finished=True, reward=reward) for reward in rewards_G
                 ]

@@ -55,14 +55,16 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message} (see --help)")
 
 
-def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> None:
-    """Add one flag for each field of the dataclass, or for those named."""
+def add_fields(parser: argparse.ArgumentParser, config: type, names=None, shown=None) -> None:
+    """Add one flag for each field of the dataclass, or for those named. shown: values by field that
+    --help prints in place of the defaults."""
     for f in fields(config):
         if names is not None and f.name not in names:
             continue
         argument = dict(f.metadata)
-        if 0 < len(str(f.default)) <= 60:
-            argument["help"] += f" [{f.default}]"
+        value = (shown or {}).get(f.name, f.default)
+        if 0 < len(str(value)) <= 60:
+            argument["help"] += f" [{value}]"
         argument["help"] = argument["help"].replace("%", "%%")
         if f.type is bool:
             argument["action"] = argparse.BooleanOptionalAction

@@ -15,12 +15,12 @@ import pandas as pd
 from scipy.special import logit
 
 from plumbing.config import ROOT, Config
-from plumbing.data.problems import Problems
 from plumbing.errors import Fault
 from plumbing.files import file_crc32
 from plumbing.run.facts import model_files
 from sampler import Pooled, find_sampler
 from scripts import analysis
+from scripts.categories import read_categories
 from scripts.runner import Job, Runner, parse
 
 UNTRAINED = ROOT / "studies/untrained.csv"  # tasks of our studies -> dead groups before training
@@ -246,7 +246,7 @@ def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
 def jobs_of(plan, task: str, problems: int) -> list[Job]:
     """Return the runs of a probe: of the first arm with a Teacher, for its time, and last of the
     baseline, over so many problems."""
-    with_teacher = [arm for arm, devices in plan.devices.items() if devices > 1]
+    with_teacher = [arm for arm in plan.arms if plan.config(arm, task).teacher_model]
     per_step = plan.config(plan.baseline, task).prompts_per_step
     steps = dict.fromkeys(with_teacher[:1], TIMED)
     steps[plan.baseline] = math.ceil(problems / per_step)
@@ -290,14 +290,12 @@ def probe(plan, task: str, problems: int, runner: Runner) -> str:
         seconds[job.arm] = seconds_of_completion(run)
     planned = [each for each in plan.jobs() if each.task == task]
     parts.append(f"{len(planned)} runs are planned.")
-    columns = [c.column for c in configs.values()]
-    column = max(columns, key=len)  # any that is given
+    column = plan.column(task)
     groups = analysis.read_table(run.folder / "selections.jsonl", "p_hat")
     live = groups.y > 0
     category = None
     if column:
-        names, value_of = Problems(run.config["train_data"], column).categories()
-        category = groups.chosen.map(lambda problem: names[value_of[problem]])
+        category = groups.chosen.map(read_categories(run.config["train_data"], column))
     others = [c for arm, c in configs.items() if arm != plan.baseline and c.sampler != "uniform"]
     cost = max(seconds.values()) / seconds[plan.baseline]
     lines = [

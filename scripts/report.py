@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 from plumbing.files import read_lines, write_atomic
-from scripts import analysis, plot, verdict
+from scripts import analysis, categories, plot, verdict
 from scripts.analysis import Run
 
 RECENT = 20  # steps that health is averaged over
@@ -70,7 +70,11 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     with analysis.one_line("report"):
         methods = analysis.load_methods(args.runs)
-        findings, tables = verdict.of_methods(methods)
+        warned, findings, tables = verdict.of_methods(methods)
+        column = max((run.config["column"] for runs in methods.values() for run in runs), key=len)
+        if column:
+            tables += categories.tables(methods, column)
+            findings.append(categories.LEGEND)
         views = {}
         for method, runs in methods.items():
             for run in runs:
@@ -79,7 +83,7 @@ def main(argv=None) -> None:
         data = Path(run.config["train_data"]).name
         page = render(
             title=f"{', '.join(methods)}: {model} on {data}",
-            verdict=findings,
+            verdict=warned + findings,
             tables=tables,
             figures={"curves": plot.draw(methods, keys=CURVES)},
             views=views,
@@ -87,7 +91,7 @@ def main(argv=None) -> None:
             recent=RECENT,
         )
         write_atomic(args.out, page)
-        print(verdict.markdown(findings, tables) + str(args.out))
+        print(verdict.markdown(findings, tables, warned) + str(args.out))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -121,11 +122,13 @@ def launcher(line: str) -> list[str]:
 @dataclass
 class Runner:
     """Runs jobs as processes, so many at a time, until `end`, in seconds since 1970. launch: words
-    of a command that starts the ranks of a run (`launcher`), by default a single process."""
+    of a command that starts the ranks of a run (`launcher`), by default a single process.
+    on_finish: called with each job that has spent its budget, when its processes have ended."""
 
     at_a_time: int = 1
     end: float = math.inf
     launch: list[str] = field(default_factory=list)
+    on_finish: Callable[[Job], None] = lambda job: None
 
     def stop(self, *_) -> None:
         """Stop as at the deadline: a signal handler."""
@@ -139,7 +142,9 @@ class Runner:
 
     def fails(self, job: Job, discard: bool) -> bool:
         """Run a job until it has spent its budget, or `end`. Returns whether a process failed."""
+        started = False
         while not job.finished() and time.time() < self.end:
+            started = True
             note(f"starts: {job.run}")
             log = job.run.with_suffix(".log")
             printed = log.stat().st_size if log.exists() else 0
@@ -150,6 +155,8 @@ class Runner:
             if status:
                 note(f"FAILED, see {log}: {reason(log, printed)}")
                 return True
+        if started and job.finished():
+            self.on_finish(job)
         if discard and job.finished():
             job.discard()
         return False

@@ -40,6 +40,7 @@ SAME = {
     "own_code_crc32": ["task", "arm"],  # files that only some runs load, such as a sampler's parent
 }
 UNKNOWN = ("model_crc32", "own_code_crc32")  # may be blank, which is no difference
+MOVES = 2  # standard errors: by less an accuracy has not moved
 SPENT = 0.95  # of the budget: a run that spent less is not compared
 DRAWS = 2000  # of a bootstrap
 LAST = 5  # evaluations that the paper averages (Section 5.2)
@@ -175,13 +176,32 @@ def first_reach(accuracy: pd.DataFrame, seeds, level: float) -> float:
     return np.interp(level, monotone_A[points], accuracy.index[points])
 
 
+def standard_error(accuracy: float, problems: float, runs: int) -> float:
+    """Return the standard error of an accuracy, in points: the mean of runs that each answered so
+    many problems. Runs are taken as independent."""
+    share = accuracy / 100
+    return 100 * np.sqrt(share * (1 - share) / (problems * runs or np.nan))
+
+
 def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
     """Compare the completions at which the mean curves of paired runs first reach the baseline's
     level at the budget, the last of the amounts at which it is read. Returns the baseline's over
-    the arm's as `value` (0: the arm does not reach it, and is below `bound`; NaN: the baseline is
-    there from the start), its bootstrap interval over seeds (NaN for one seed), and a text."""
+    the arm's as `value` (0: the arm does not reach it, and is below `bound`), its bootstrap
+    interval over seeds (NaN for one seed), and a text. All are NaN, and the text says why, if the
+    baseline's level is not above its first accuracy by MOVES standard errors: over problems or over
+    seeds, whichever is less."""
     budget = at_A[-1]
     level_S = read_levels(base, at_A).to_numpy()
+    level = level_S.mean()
+    rise_S = level_S - read_levels(base, [0]).to_numpy()
+    rise = rise_S.mean()
+    errors = [standard_error(level, base.problems.max(), len(level_S))]
+    if len(level_S) > 1:
+        errors.append(stats.sem(rise_S))
+    if rise <= MOVES * np.nanmin(errors):
+        moves = f"hardly moves: {rise:+.1f} points" if rise > 0 else f"does not rise: {rise:+.1f}"
+        nothing = dict.fromkeys(["value", "low", "high", "bound"], np.nan)
+        return nothing | {"text": f"not defined, the baseline {moves}"}
     of_base = read_curves(base, [budget]).loc[:budget]
     of_arm = read_curves(arm, [budget]).loc[:budget]
 
@@ -232,8 +252,13 @@ def mean_dead(runs: pd.DataFrame, budget: float) -> float:
 
 def describe(runs: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
     """Describe an arm at the budget: means over its runs, NaN where not known, and ratios to the
-    baseline's."""
+    baseline's. `end`, `best`: of its mean curve, with the standard errors of their difference and
+    of a change since the first evaluation."""
     budget = at_A[-1]
+    curve = read_curves(runs, [0, budget]).mean(axis=1).loc[:budget]
+    problems = runs.problems.max()
+    first, end, best = curve.iloc[0], curve.iloc[-1], curve.max()
+    errors = [standard_error(value, problems, runs.seed.nunique()) for value in (first, end, best)]
 
     def ratio(column: str) -> float:
         own_S = read_levels(runs, [budget], column)
@@ -242,7 +267,11 @@ def describe(runs: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
 
     return {
         "seeds": runs.seed.nunique(),
-        "problems": runs.problems.max(),
+        "problems": problems,
+        "end": end,
+        "best": best,
+        "end_error": np.hypot(errors[0], errors[1]),
+        "best_error": np.hypot(errors[1], errors[2]),
         "before": read_levels(runs, [0]).mean(),
         "accuracy": read_levels(runs, at_A).mean(),
         "dead": mean_dead(runs, budget),
@@ -298,19 +327,23 @@ def last_evaluations(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
+def places_of(budget: float, places: int) -> np.ndarray:
+    """Return the completions at which accuracy is read: over the last third of a budget, (A,)."""
+    return budget * (np.linspace(8, 12, places) / 12)
+
+
 def summarize(rows, baseline: str, budget, devices: dict, places: int = 5) -> pd.DataFrame:
     """Compare each arm of each task with the baseline: a row for each. It has gains at equal
     completions (`gain_…`) and CPU seconds (`cpu_seconds_…`) and compute-matched (`matched_…`), and
     the `speed_up_…`. budget: in completions, of all tasks or by task. devices: by arm, relative to
     one without a Teacher. places: where curves are read, over the last third of an amount. Raises
     InputError if there is nothing to compare."""
-    twelfths = np.linspace(8, 12, places)
     budgets = budget if isinstance(budget, dict) else dict.fromkeys(rows.task, budget)
     spent = rows.groupby(RUN).completions.transform("max")
     finished = rows[spent >= SPENT * rows.task.map(budgets)]
     lines = []
     for task, of_task in finished.groupby("task", sort=False):
-        at_A = budgets[task] * (twelfths / 12)
+        at_A = places_of(budgets[task], places)
         base = of_task[of_task.arm == baseline]
         for arm, runs in of_task.groupby("arm", sort=False):
             line = {"task": task, "arm": arm}

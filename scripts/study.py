@@ -15,6 +15,7 @@ relative to the working directory:
     baseline = "uniform"    # the arm that others are compared with
     budget = 23040          # completions of a run; if left out, those of train.py's steps
     seeds = [1, 2, 3, 4, 5]
+    compute_matched = true      # also give the baseline 4/3 of the steps; by default with `launch`
     [tasks]                 # more flags by task; may be left out
     demo = "--train_data demo/train.jsonl"
     [arms]                  # may have `seeds` of their own, and `devices` relative to the baseline
@@ -38,9 +39,11 @@ For a machine with several GPUs, where runs are started one at a time and no pro
 
 First it probes: how many groups of the untrained model are dead, also by category if an arm has
 --column, and how long will a run take? Then it trains, seed by seed, in processes of one thread.
-Every run spends the budget; where an arm has a Teacher, which takes 2 of 8 devices, the baseline
-goes on to 4/3 of it (compute-matched). Runs are resumed by the same command. The report is printed;
-OUT has it as report.md, report.html and figure.png, with scores.csv and summary.csv.
+Every run spends the budget. On one device the cost of a Teacher is in the measured seconds. With
+`launch` over several, where it takes 2 of 8, the baseline goes on to 4/3 (compute-matched). Runs
+are resumed by the same command. The report is printed; OUT has it as report.md, report.html and
+figure.png, with scores.csv and summary.csv. A run of the baseline that loses accuracy is reported
+when it ends.
 """
 
 import dataclasses
@@ -51,7 +54,7 @@ import sys
 import tomllib
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 
@@ -70,7 +73,7 @@ from plumbing.files import write_atomic
 from plumbing.models import trial
 from plumbing.plugins import construct
 from sampler import Context, find_sampler
-from scripts import analysis, dry_run, plot, probe, report, scores, verdict
+from scripts import analysis, categories, dry_run, plot, probe, report, scores, verdict
 from scripts.runner import STOPPED, Job, Runner, launcher, note, parse
 
 SPEED_UP = ["task", "arm", "base_dead", "dead", "r"]  # columns of summary.csv
@@ -96,11 +99,12 @@ class Arm:
 class Plan:
     """The keys of a plan file. tasks: name -> flags. replace: task -> arm -> flags. budget: 0: runs
     take train.py's steps. launch: command that starts a run's ranks. gpu_hours: of a run with its
-    preset's steps. report: its folder in `out`. note: a sentence of it. paper: `table` of the CSV
-    `figures`, printed beside. places: at how many places over the last third of an amount accuracy
-    is read. test: `arms` and `tasks` whose compute-matched gains get p-values together. curve:
-    `arms` and `tasks` of the figure of speed-ups. lines: label -> height of a line in it. beside:
-    label -> summary.csv of another study that is drawn in it, too."""
+    preset's steps. compute_matched: whether arms with a Teacher are charged with its devices, by
+    default where runs have a launch command. report: its folder in `out`. note: a sentence of it.
+    paper: `table` of the CSV `figures`, printed beside. places: at how many places over the last
+    third of an amount accuracy is read. test: `arms` and `tasks` whose compute-matched gains get
+    p-values together. curve: `arms` and `tasks` of the figure of speed-ups. lines: label -> height
+    of a line in it. beside: label -> summary.csv of another study that is drawn in it, too."""
 
     out: str
     flags: str
@@ -117,6 +121,7 @@ class Plan:
     places: int = 5
     launch: str = ""
     gpu_hours: int | float = 0
+    compute_matched: bool | None = None
     report: str = ""
     note: str = ""
     paper: dict = field(default_factory=dict)
@@ -155,18 +160,26 @@ class Plan:
         task = next(iter(self.tasks)) if task is None else task
         return parse(self.flags_of(task, arm))
 
+    def column(self, task: str) -> str:
+        """Return the longest --column of a task's arms, "" if none has one."""
+        return max((self.config(arm, task).column for arm in self.arms), key=len)
+
     @cached_property
     def devices(self) -> dict[str, float]:
         """The devices of each arm, relative to those of one without a Teacher."""
+        is_charged = self.compute_matched
+        if is_charged is None:
+            is_charged = bool(self.launch)
+        of_teacher = verdict.TEACHER if is_charged else 1.0
         return {
-            name: arm.devices or (verdict.TEACHER if self.config(name).teacher_model else 1.0)
+            name: arm.devices or (of_teacher if self.config(name).teacher_model else 1.0)
             for name, arm in self.arms.items()
         }
 
     def spends(self, arm: str, task: str) -> float:
-        """Return the completions of an arm's runs on a task: the baseline's are compute-matched.
-        Without a budget they are those of train.py's steps, of which a run without a Teacher has
-        4/3, too."""
+        """Return the completions of an arm's runs on a task: the baseline's are compute-matched if
+        the plan is. Without a budget they are those of train.py's steps, of which a run without a
+        Teacher has 4/3."""
         if not self.budget:
             c = self.config(arm, task)
             return c.steps * c.prompts_per_step * c.group_size
@@ -179,6 +192,11 @@ class Plan:
             task: self.budget or min(self.spends(arm, task) for arm in self.arms)
             for task in self.tasks
         }
+
+    def learning_rates(self) -> dict[tuple[str, str], float]:
+        """The student's learning rate by task and arm."""
+        pairs = product(self.tasks, self.arms)
+        return {(task, arm): self.config(arm, task).learning_rate for task, arm in pairs}
 
     def miniature(self) -> "Plan":
         """Return this plan with the demo's model and data, 4 CPU ranks and few steps, and an `out`
@@ -247,11 +265,11 @@ def typed(cls: type, table: dict):
 def plan_of_flags(options: "Options", words: list[str]) -> Plan:
     """Make the plan of a command line without one. words: the flags of train.py that were given."""
     arms = {"uniform": Arm("--sampler uniform")}
-    for spec in options.samplers:
-        name = analysis.method_name(spec)
-        arm = Arm(f"--sampler {shlex.quote(spec)}")
-        if arms.setdefault(name, arm) != arm:
-            raise InputError(f"--samplers: two are called {name}")
+    for text in options.samplers:
+        spec, *settings = shlex.split(text)
+        if text in arms and text != "uniform":
+            raise InputError(f"--samplers: {text} is there twice")
+        arms[text] = Arm(shlex.join(["--sampler", spec, *settings]))
     if "--sampler" in words:
         raise InputError("--sampler: name arms by --samplers")
     c = train.parse([*words, "--sampler", "goldilocks"])
@@ -280,6 +298,21 @@ def score(jobs: list[Job], cpu_seconds: bool = True) -> list[pd.DataFrame]:
     ]
 
 
+def warn_of(job: Job, plan: Plan) -> None:
+    """Print a warning if a finished run of the baseline went wrong: the other runs may wait."""
+    if job.arm != plan.baseline:
+        return
+    try:
+        rows = scores.together(score([job], cpu_seconds=False))
+    except InputError as error:
+        note(str(error))
+        return
+    at_A = scores.places_of(job.budget or job.done()[1], plan.places)
+    row = {"task": job.task, "arm": job.arm} | scores.describe(rows, rows, at_A)
+    if text := verdict.warn(row, plan.baseline, parse(job.flags).learning_rate):
+        note(text)
+
+
 def time_of_day(text: str) -> float:
     """An argparse type: the next time that a clock shows HH:MM, in seconds since 1970."""
     clock = datetime.strptime(text, "%H:%M").time()
@@ -287,11 +320,35 @@ def time_of_day(text: str) -> float:
     return (end + timedelta(days=end < datetime.now())).timestamp()
 
 
-def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
-    """Compare the arms, and write all files of the report. Returns the text. Raises InputError."""
+def category_tables(jobs: list[Job], plan: Plan) -> list[tuple]:
+    """Make the tables by category of the tasks that have --column, of finished runs: of each arm.
+    Data that cannot be read any more are reported on stderr."""
+    tables = []
+    for task in plan.tasks:
+        arms = {}
+        for job in jobs:
+            if job.task == task:
+                arms.setdefault(job.arm, []).append(analysis.Run.load(job.run))
+        if column := plan.column(task):
+            try:
+                tables += categories.tables(arms, column, task)
+            except InputError as error:
+                note(f"no tables by {column}: {error}")
+    return tables
+
+
+def write_report(
+    rows: pd.DataFrame,
+    plan: Plan,
+    folder: Path,
+    by_category: list[tuple],
+) -> str:
+    """Compare the arms, and write all files of the report, with tables `by_category` after its own.
+    Returns the text. Raises InputError."""
     tables = []
     findings = [plan.note] if plan.note else []
     findings += scores.code_differences(rows)
+    warned = []
     if plan.paper:
         tables.append(verdict.beside_paper(rows, **plan.paper))
         findings.append(verdict.PAPER_LEGEND)
@@ -303,6 +360,7 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
             plan.devices,
             plan.places,
         )
+        warned = verdict.warnings(summary, plan.baseline, plan.learning_rates())
         findings += verdict.sentences(summary, plan.baseline, plan.test)
         tables += verdict.tables(summary)
     except InputError as error:
@@ -310,6 +368,7 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
             raise
         summary = pd.DataFrame(columns=SPEED_UP)
         findings.append(f"Arms are not compared: {error}.")
+    legend = [categories.LEGEND] if by_category else []
     speed_ups = summary.dropna(subset="speed_up_bound")[SPEED_UP].round(4)
     figures = {"figure": plot.draw_study(rows)}
     if plan.curve:
@@ -319,9 +378,14 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
             drawn.append(other.assign(arm=f"{label}: " + other.arm))
         figures["speed_up"] = plot.draw_speed(pd.concat(drawn), plan.lines)
     files = {
-        "report.md": verdict.markdown(findings, tables),
+        "report.md": verdict.markdown(findings, tables, warned)
+        + verdict.markdown(legend, by_category),
         "report.html": report.render(
-            title=plan.out, verdict=findings, tables=tables, figures=figures, views={}
+            title=plan.out,
+            verdict=warned + findings + legend,
+            tables=tables + by_category,
+            figures=figures,
+            views={},
         ),
         "summary.csv": speed_ups.to_csv(index=False),
     }
@@ -337,7 +401,11 @@ class Options:
     """The flags of this command, beside those of train.py."""
 
     samplers: tuple = opt(
-        ("goldilocks",), "arms beside uniform", nargs="+", type=str, metavar="SAMPLER"
+        ("goldilocks",),
+        "arms beside uniform, with settings in quotes: 'goldilocks --candidates 64'",
+        nargs="+",
+        type=str,
+        metavar="SAMPLER",
     )
     seeds: int = opt(5, "how many, from train.py's --seed on")
     steps: int = opt(0, "of a run with a Teacher; 0: those of the preset", type=natural)
@@ -414,6 +482,7 @@ def run(plan: Plan, jobs: list[Job], options: Options) -> int:
                 finished = any(job.finished() for job in jobs if job.task == task)
                 if options.probe or not (finished or launch):
                     print_line(probe.probe(plan, task, options.problems, runner))
+            runner.on_finish = partial(warn_of, plan=plan)  # not of a probe's runs
             failed = not options.probe and runner.run(jobs, options.discard) > 0
     except Timeout as error:
         raise InputError(f"{plan.out} is in use by another study ({error})") from error
@@ -428,6 +497,7 @@ def main(argv=None) -> int:
     with analysis.one_line("study"):
         options, plan = arguments(argv)
         status = 0
+        by_category = []
         if options.csv:
             rows = scores.select(scores.read(options.csv), [*plan.arms], [*plan.tasks])
             rows = scores.together([rows])
@@ -449,8 +519,9 @@ def main(argv=None) -> int:
             done = [job for job in jobs if job.finished()]
             note(f"{len(done)} of {len(jobs)} runs are finished")
             rows = scores.together(score(done, cpu_seconds=not plan.launch))
+            by_category = category_tables(done, plan)
         folder = Path(options.out or Path(plan.out, plan.report))
-        print_line(write_report(rows, plan, folder).rstrip())
+        print_line(write_report(rows, plan, folder, by_category).rstrip())
         if not options.csv:  # it would lose the arms that the plan lacks
             write_atomic(folder / "scores.csv", rows.round(4).to_csv(index=False))
     return status

@@ -25,8 +25,10 @@ UNKNOWN = ("nan", "nan%")  # cells that are not known
 COSTS = {"matched_text": "Compute-matched", "cpu_seconds_text": "At equal CPU seconds"}
 LEGEND = (
     "Accuracy: at first → mean over the last third. Speed-up: completions in which the baseline "
-    "reaches its late accuracy, over the arm's. live ×, CPU time ×: live groups and CPU seconds, "
-    "over the baseline's."
+    "reaches its late accuracy, over the arm's. dead: groups of the arm's own training; the probe "
+    "has those of the untrained model. live ×: live groups over the baseline's. CPU time ×: CPU "
+    "seconds of the steps over the baseline's at equal completions, with rollout, grading and the "
+    "Teacher's updates, without start and evaluations."
 )
 FIGURES = ["table", "task", "arm", "steps", "base", "accuracy"]  # columns of a CSV
 PAPER_COLUMNS = ["task", "arm", "steps", "base model", "runs", "accuracy", "paper: steps"]
@@ -35,6 +37,7 @@ PAPER_LEGEND = (
     f"Beside the paper: percent, of a run the mean of its last {scores.LAST} evaluations (or of as "
     "many as it has), ± the sample standard deviation over runs, that is seeds."
 )
+SLOWER = 1 / 3  # of a learning rate that is too high, to try next
 # Sentences about an arm, a row of scores.summarize.
 VERDICT = (
     "{arm} − {baseline}: {gain_points:+.1f} points ({gain_low:+.1f} to {gain_high:+.1f}) at "
@@ -47,15 +50,16 @@ ONE_SEED = (
 )
 
 
-def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
+def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list, list]:
     """Compare methods of training at the completions that all their runs spent, with uniform
-    sampling or, without it, the first. Returns `sentences` and `tables`, none for one method.
+    sampling or, without it, the first. Returns `warnings`, `sentences` and `tables`, none for one
+    method.
     Raises InputError if a run was not evaluated after a step, or the validation sets differ."""
     if len(methods) < 2:
-        return [], []
+        return [], [], []
     parts = [
         run.scores(
-            cores=np.nan,
+            cores=1.0 if run.config["world_size"] == 1 else np.nan,  # seconds by the clock
             checksums=["val_data_crc32"],
             task="",
             arm=name,
@@ -69,12 +73,53 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
     if not budget:
         raise InputError("a run was not evaluated after a step: nothing can be compared yet")
     config_of = {name: runs[0].config for name, runs in methods.items()}
-    devices = {
-        name: TEACHER if config["teacher_model"] else 1.0 for name, config in config_of.items()
+    devices = {  # on one device the Teacher's cost is in the seconds of the steps
+        name: TEACHER if config["teacher_model"] and config["world_size"] > 1 else 1.0
+        for name, config in config_of.items()
     }
     baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
     summary = scores.summarize(rows, baseline, budget, devices)
-    return [*scores.code_differences(rows), *sentences(summary, baseline)], tables(summary)
+    rates = {("", name): config["learning_rate"] for name, config in config_of.items()}
+    found = [*scores.code_differences(rows), *sentences(summary, baseline)]
+    if rows.cpu_seconds.notna().any():
+        found.append("Seconds are by the clock: other programs on the machine lengthen them.")
+    return warnings(summary, baseline, rates), found, tables(summary)
+
+
+def warn(arm: dict, baseline: str, rate: float) -> str:
+    """Warn of an arm, a row of scores.summarize or of scores.describe, whose training went wrong;
+    "" if it did not. The baseline must not end below its first accuracy, nor by more than 2
+    standard errors below its best; another arm not below the untrained model. rate: the learning
+    rate of its run."""
+    falls = arm["before"] - arm["end"]
+    loses = arm["best"] - arm["end"]
+    is_sure = falls > 2 * arm["end_error"] or loses > 2 * arm["best_error"]
+    is_baseline = arm["arm"] == baseline
+    if not (falls > 0 or (is_baseline and is_sure)):
+        return ""
+    name = f"{arm['task']}: {arm['arm']}" if arm["task"] else arm["arm"]
+    text = (
+        f"WARNING: {name} ends at {arm['end']:.1f}%, from {arm['before']:.1f}% before training and "
+        f"{arm['best']:.1f}% at best"
+    )
+    text += ": what is ahead of it need not have learned." if is_baseline else "."
+    slower = f"--learning_rate {rate * SLOWER:.1g} and another --out"
+    if is_sure:
+        return f"{text} Likely --learning_rate {rate:g} is too high: run again with {slower}."
+    return (
+        f"{text} That is within the error of an evaluation: it has not learned. Give it more live "
+        f"groups (easier data) or steps, or run again with {slower}."
+    )
+
+
+def warnings(summary: pd.DataFrame, baseline: str, rates: dict) -> list[str]:
+    """Warn of arms whose training went wrong, the baseline first. rates: learning rate by (task,
+    arm)."""
+    ordered = summary.sort_values("arm", key=lambda arm: arm != baseline, kind="stable")
+    texts = [
+        warn(row, baseline, rates[row["task"], row["arm"]]) for row in ordered.to_dict("records")
+    ]
+    return [*filter(None, texts)]
 
 
 def seeds_needed(half_width: float, seeds: int) -> int:
@@ -138,12 +183,17 @@ def tables(summary: pd.DataFrame) -> list[tuple]:
     """Return (title, header, rows of texts) of a table for each task, with – for what is not
     known."""
     found = []
+    compared = summary.dropna(subset="gain_points")
+    is_matched = (compared.matched_text != compared.gain_text).any()  # an arm has more devices
+    columns = {
+        name: form for name, form in COLUMNS.items() if is_matched or name != "compute-matched"
+    }
     for task, rows in summary.groupby("task", sort=False):
         lines = []
         for row in rows.to_dict("records"):
-            texts = [form.format(**row) for form in COLUMNS.values()]
+            texts = [form.format(**row) for form in columns.values()]
             lines.append(["–" if text in UNKNOWN else text for text in texts])
-        found.append((task or "Arms", [*COLUMNS], lines))
+        found.append((task or "Arms", [*columns], lines))
     return found
 
 
@@ -190,8 +240,9 @@ def beside_paper(rows: pd.DataFrame, figures: str, table: str) -> tuple:
     return f"Beside the paper's {table}", PAPER_COLUMNS, lines
 
 
-def markdown(findings: list[str], of_tasks: list[tuple]) -> str:
-    """Format tables, then sentences."""
-    parts = [analysis.table(*each) for each in of_tasks]
+def markdown(findings: list[str], of_tasks: list[tuple], warned: list[str] = ()) -> str:
+    """Format warnings, then tables, then sentences."""
+    parts = [f"{line}\n" for line in warned]
+    parts += [analysis.table(*each) for each in of_tasks]
     parts += [f"- {line}" for line in findings]
     return "".join(f"{part}\n" for part in parts)

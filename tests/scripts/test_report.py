@@ -4,7 +4,8 @@ import re
 from html import unescape
 
 from plumbing.files import write_lines
-from scripts import report
+from scripts import categories, report
+from scripts.analysis import Run
 from tests.helpers.runs import GOLDILOCKS, make_run
 
 COMPLETION = "a < b & c <script>alert(1)</script> \\boxed{\\frac{1}{2}}" + "9" * 5000
@@ -58,9 +59,29 @@ def test_runs_of_other_code_are_named_and_of_another_parent_of_a_sampler_are_ano
 
 def test_several_methods_are_compared_first_in_the_page_and_on_the_terminal(tmp_path, capsys):
     """Both have the same evaluations: no difference, with one seed."""
-    runs = make(tmp_path / "a"), make(tmp_path / "b", **GOLDILOCKS)
+    runs = make(tmp_path / "a"), make(tmp_path / "b", **GOLDILOCKS, teacher_model="models/cold")
     _, words = page_of(*runs, out=tmp_path / "page.html")
     sentence = "goldilocks − uniform: +0.0 points at 16 completions, with one seed"
     assert sentence in capsys.readouterr().out
     order = re.escape(sentence) + ".*compute-matched.*latest 20 steps.*Newest samples"
     assert re.search(order, words)
+
+
+def test_by_category_groups_and_accuracies_by_hand(tmp_path):
+    """Of 4 groups 3 are of level 10: one dead, one live at p̂ 1/8, one at 1/2. Of level 9 one
+    problem is wrong before and right after training; of level 10 both stay wrong."""
+    levels = [9, 10, 10]
+    rows = [{"problem": f"{i}?", "expected_answer": "1", "level": n} for i, n in enumerate(levels)]
+    write_lines(tmp_path / "data.jsonl", rows)
+    data = str(tmp_path / "data.jsonl")
+    verdicts = [[0, 0, 0], [1, 0, 0]]
+    folder = make_run(tmp_path / "run", verdicts=verdicts, train_data=data, val_data=data)
+    groups = [(0, 0.0), (1, 0.0), (1, 1 / 8), (2, 1 / 2)]
+    selections = [{"chosen": i, "p_hat": p, "y": (p * (1 - p)) ** 0.5} for i, p in groups]
+    write_lines(folder / "selections.jsonl", selections)
+    [(title, header, lines)] = categories.tables({"uniform": [Run.load(folder)]}, "level")
+    assert (title, header[0]) == ("uniform, by level", "level")
+    assert lines == [
+        ["9", "25%", "0%", "0%", "0.0 → 100.0%"],
+        ["10", "75%", "67%", "33%", "0.0 → 0.0%"],
+    ]

@@ -101,7 +101,8 @@ SPEED_UPS = {  # ends of uniform and of the arm: uniform's level is 10/12 of its
     "2 (2 to 2)": ((12, 12), (24, 24)),  # reached at 1,000 completions and at 500
     "4 (2 to 4)": ((0, 12), (24, 24)),  # draws of the first seed alone have none
     "not reached, < 0.83": ((12,), (6,)),
-    "nan": ((0, 0), (6, 6)),
+    "not defined, the baseline does not rise: +0.0": ((0, 0), (6, 6)),
+    "not defined, the baseline hardly moves: +0.8 points": ((1,), (6,)),  # ± 0.65: 1 of 120
 }
 
 
@@ -109,6 +110,40 @@ SPEED_UPS = {  # ends of uniform and of the arm: uniform's level is 10/12 of its
 def test_a_speed_up_is_the_ratio_of_completions_to_the_baselines_level(text):
     uniform, mine = SPEED_UPS[text]
     assert summary_of(lines({"uniform": uniform, "mine": mine})).speed_up_text["mine"] == text
+
+
+@pytest.mark.parametrize(
+    ("ends", "warned"),
+    [
+        ([20, 20, 22], ""),
+        ([20, 30, 12], "uniform ends at 12.0%, from 20.0% before training and 30.0% at best: .* "
+         "Likely --learning_rate 0.0003 is too high: run again with --learning_rate 0.0001"),
+        ([20, 32, 22], "uniform ends at 22.0%.* is too high"),
+        ([20, 20, 19], "uniform ends at 19.0%.* it has not learned"),
+    ],
+)  # fmt: skip
+def test_a_baseline_that_loses_accuracy_is_warned_of(ends, warned):
+    """Of 200 problems an accuracy of 20% has a standard error of 2.8, a difference one of 4."""
+    run = run_rows("uniform", 0, ends)
+    row = scores.describe(run, run, scores.places_of(200, 5))
+    text = verdict.warn(row | {"task": "", "arm": "uniform"}, "uniform", rate=3e-4)
+    assert re.search(warned, text) if warned else not text
+
+
+def test_an_arm_below_the_untrained_model_is_warned_of_first_of_all():
+    runs = [run_rows("uniform", 0, [20] * 12 + [22]), run_rows("mine", 0, [20] + [10] * 12)]
+    rates = {("", "uniform"): 1e-4, ("", "mine"): 1e-4}
+    summary = summary_of(runs).reset_index()
+    [text] = verdict.warnings(summary, "uniform", rates)
+    page = verdict.markdown(["a finding"], [], [text])
+    assert page.startswith("WARNING: mine ends at 10.0%, from 20.0% before training")
+
+
+def test_on_one_device_nothing_is_compute_matched():
+    for devices, has in (({}, False), ({"mine": 4 / 3}, True)):
+        summary = summary_of(lines(THREE_SEEDS, 17), devices).reset_index()
+        [(_, header, _)] = verdict.tables(summary)
+        assert ("compute-matched" in header) == has
 
 
 def test_a_baseline_that_falls_below_its_level_at_the_end_reached_it_at_the_budget():
