@@ -165,11 +165,14 @@ def test_groups_of_unlike_sizes_are_rejected(tmp_path, halfway):
         trainer.train()
 
 
-def test_rewards_other_than_0_and_1_are_rejected(tmp_path, halfway):
-    trainer = recorded(config(tmp_path, halfway, "uniform")).trainer
-    trainer.reward_funcs[0] = lambda completions, **_: [0.5] * len(completions)
-    with rejected("not 0 or 1"):
-        trainer.train()
+def test_rewards_outside_of_0_to_1_are_rejected(tmp_path, halfway):
+    """Those of the first batch are within, of the second not."""
+    run = recorded(config(tmp_path, halfway, "uniform"))
+    rewards = iter([0.5, 1.5])
+    run.trainer.reward_funcs[0] = lambda completions, **_: [next(rewards)] * len(completions)
+    with rejected("not all in [0, 1]"):
+        run.trainer.train()
+    assert run.observed == [[[0.5] * 4] * 3]
 
 
 def recorded_on_a_rank(out, data):

@@ -33,3 +33,11 @@ def test_every_command_prints_its_errors_in_any_encoding(command):
     assert done.returncode == 2
     assert b"\\u2192" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_help_shows_the_values_of_the_preset(capsys):
+    with pytest.raises(SystemExit):
+        parse("--preset", "demo", "--help")
+    words = " ".join(capsys.readouterr().out.split())
+    assert "AdamW, student (Table 5a) [0.0002]" in words
+    assert "longer ones are dropped (Table 5a) [32]" in words
