@@ -97,7 +97,8 @@ def _run(path: Path, changed: int):
 def check_class(cls, base, spec: str) -> None:
     """Raise InputError unless --sampler names a subclass of `base`, sampler.Sampler, all of whose
     methods are called."""
-    if not (isinstance(cls, type) and issubclass(cls, base)):
+    is_sampler = isinstance(cls, type) and issubclass(cls, base)
+    if not is_sampler:
         raise InputError(f"--sampler {spec}: must extend sampler.Sampler, or Uniform or Pooled")
     if cls.uses_teacher and has_rounds(cls, base):
         raise InputError(
