@@ -37,7 +37,8 @@ def test_problems_are_distinct_and_those_to_validate_on_are_not_trained_on():
     texts = [row["problem"] for row in training + validation]
     assert len(texts) == len({*texts}) == 24_400
     families = Counter(row["family"] for row in training)
-    assert 0.045 < families["mod"] / len(training) < 0.055
+    # The weight is 5%, but small sizes of the others have few distinct problems.
+    assert 0.05 < families["mod"] / len(training) < 0.06
     assert {row["size"] for row in validation if row["family"] != "mod"} == {*range(6, 13)}
 
 
