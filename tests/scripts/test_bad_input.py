@@ -19,7 +19,6 @@ CASES = [
     (report, "uniform new", "a run was not evaluated after a step: nothing can be compared yet"),
     (report, "torn_metrics", "metrics.jsonl, line 1: damaged"),
     (study, "plan.toml --epsilon 0", "--epsilon 0: a plan has these flags"),
-    (study, "--samplers a.py:Mine b.py:Mine", "two are called Mine"),
     (embed, f"{DEMO} --data data.jsonl", "has room for 128 tokens, and a row may take 1024"),
     (evaluate, f"{DEMO} --k 4", "--k 4: greedy samples are all the same; give --temperature"),
     (evaluate, f"{DEMO} --preset demo --data empty.jsonl", "empty.jsonl: has no rows"),

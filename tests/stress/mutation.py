@@ -216,7 +216,7 @@ a round's live groups are forgotten | sampler.py | sampler::resampling_ends_with
 old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_has_the_runs_verdicts
     checkpoint.load_weights(weights, actor.generator.lm) => pass
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
-    if not all(map(math.isfinite, [norm, *token_sums.values()])): => if False:
+    if not all(math.isfinite(x) for x in (norm, *token_sums.values())): => if False:
 the rate of the checkpoint | plumbing/run/checkpoint.py | checkpoint::loaded_optimizers_keep
     learner.optimizer.param_groups[0]["lr"] = rate => pass
 state for gradients alone | plumbing/run/checkpoint.py | checkpoint::parameters_without_a_gradient
