@@ -60,9 +60,11 @@ class Embedded(Pooled):
         index_M = [problem for problem, _ in self.outcomes]
         y_M = np.array([y for _, y in self.outcomes])
         x_M_D = self.features(index_M)
-        ridge_M_M = self.ridge * np.eye(len(x_M_D))
-        kernel_M_M = x_M_D @ x_M_D.T + ridge_M_M
-        factor = cho_factor(kernel_M_M)  # positive definite: half the time of a general solution
+        kernel_M_M = x_M_D @ x_M_D.T
+        kernel_M_M[np.diag_indices(len(x_M_D))] += self.ridge
+        # Positive definite, and its transpose, which is laid out as LAPACK wants it, is the same:
+        # nothing is copied.
+        factor = cho_factor(kernel_M_M.T, overwrite_a=True, check_finite=False)
         alpha_M = cho_solve(factor, y_M - 1 / 4)
         self._weight_D = alpha_M @ x_M_D
 
