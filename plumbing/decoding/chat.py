@@ -58,6 +58,9 @@ def end_of_turn(tokenizer, stop_ids: list[int]) -> int | None:
         _, _, rest = text.partition(ANSWER)
         end, _, _ = rest.partition(REPLY)
         ids = tokenizer(end, add_special_tokens=False).input_ids
+        if tokenizer.unk_token and tokenizer.unk_token not in end:
+            # It stands for text that the tokenizer does not know, such as a line break.
+            ids = [token for token in ids if token != tokenizer.unk_token_id]
         ends = [token for token in ids if token in added]
         if ends:
             return None if {*ends} & {*stop_ids} else ends[0]

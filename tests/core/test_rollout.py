@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from grpo import Completion
 from plumbing.batches import collate
 from plumbing.config import PROMPT_FOOTER, PROMPT_HEADER, Config
+from plumbing.decoding.chat import end_of_turn
 from plumbing.errors import NonFiniteError
 from plumbing.models import recompute_activations
 from rollout import Generator, Policy, PromptEncoder
@@ -19,6 +20,7 @@ from tests.helpers.checks import rejected
 from tests.helpers.files import change
 from tests.helpers.groups import completion
 from tests.helpers.models import FAMILIES, save_tiny_model
+from tests.helpers.ranks import DEMO
 from tests.helpers.samplers import Numbers
 from verify import opened_thinking
 
@@ -189,6 +191,14 @@ def test_the_token_that_ends_an_answer_in_the_chat_template_ends_a_completion(tu
     assert generator.stop_ids == TURNS[turn]
     assert generator.ends.startswith("completions end at '<eos>'")
     assert generator.ends.count("' or '") == len(TURNS[turn]) - 1
+
+
+def test_text_that_the_tokenizer_does_not_know_ends_no_completion():
+    """The demo's has no token for a line break, and reads it as <unk>."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    assert tokenizer("\n", add_special_tokens=False).input_ids == [tokenizer.unk_token_id]
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    assert end_of_turn(tokenizer, []) is None
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
