@@ -77,6 +77,7 @@ def save(
         for role in learners:
             if missing := shards(temporary, role) - manifest.keys():
                 raise Fault(f"checkpoint {final}: no rank has written {sorted(missing)}")
+    layout.gather_world(None)  # a barrier: rank 0 renames the directory that others have just read
     if layout.rank == 0:
         for path in run.glob("*.jsonl"):  # first: a resume needs the rows up to the checkpoint
             sync(path)
