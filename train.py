@@ -148,16 +148,12 @@ class Student(Actor):
 
     def __init__(
         self,
-        config: Config,
-        layout: Layout,
-        verifier: Verifier,
-        encode: PromptEncoder,
-        generator: Generator,
+        actor: Actor,
         policy: Policy,
         optimizer: torch.optim.Optimizer,
         reference: Policy | None = None,
     ):
-        super().__init__(config, layout, verifier, encode, generator)
+        super().__init__(actor.config, actor.layout, actor.verifier, actor.encode, actor.generator)
         self.policy = policy
         self.optimizer = optimizer
         self.reference = reference
@@ -166,8 +162,8 @@ class Student(Actor):
         self.learner = Learner(
             policy,
             optimizer,
-            checksum=partial(checksum, generator.lm),
-            export=generator.export,
+            checksum=partial(checksum, self.generator.lm),
+            export=self.generator.export,
         )
 
     @classmethod
@@ -185,8 +181,7 @@ class Student(Actor):
         optimizer = torch.optim.AdamW(
             policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True
         )
-        parts = actor.encode, actor.generator, policy, optimizer, reference
-        return cls(config, layout, verifier, *parts)
+        return cls(actor, policy, optimizer, reference)
 
     def remember(self, rows: list[dict], problems: Problems) -> None:
         """Set what the metrics need of earlier steps. rows: these steps' of selections.jsonl."""
@@ -432,16 +427,16 @@ class Selection:
     @classmethod
     def build(cls, config: Config, layout: Layout, problems: Problems) -> "Selection":
         """Build the sampler, or connect to it."""
-        context = context_of(config, problems)
         if layout.n_teachers:
             channel = Channel(layout)
+            context = context_of(config, problems)
             client = TeacherClient(context, channel.receive, partial(channel.send, "groups"))
             return cls(client, channel=channel)
         sampler = build_sampler(config, layout, problems)
         if not sampler.teacher:
             return cls(sampler, state=sampler)
         server = TeacherServer(sampler, config.teacher_lag)
-        client = TeacherClient(context, server.latest, server.answer)
+        client = TeacherClient(sampler.context, server.latest, server.answer)
         return cls(client, state=server, teacher=sampler.teacher)
 
 
