@@ -1,4 +1,4 @@
-"""Problem selection: the utility target, Alg. 1, DAPO's rounds, and the teacher's errors.
+"""Problem selection: the utility target, Alg. 1, DAPO's rounds, and what a sampler must keep to.
 
 To write another, extend Sampler (define `propose`), Uniform (draws without replacement), Pooled
 (define `score`) or Goldilocks (change `choose` or `target`); `--sampler FILE.py:CLASS` runs it.
@@ -12,10 +12,10 @@ In a step train.py calls
     train_on(groups)          the groups that the student is trained on
 """
 
+import inspect
 import math
 import operator
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from plumbing.config import Config
     from teacher import Teacher
 
-Metrics = dict[str, float | None]  # by key of metrics.jsonl
 Choice = tuple[np.ndarray, np.ndarray]  # chosen_P and explored_P, as epsilon_greedy returns them
 MOST_CANDIDATES = 64  # of a pool, with --candidates auto
-GIVEN = ("context", "problems", "teacher")  # attributes that a checkpoint leaves out
+# Attributes that the base classes set from the flags: a checkpoint leaves them out.
+SETTINGS = ("context", "problems", "teacher", "P", "G", "resample_rounds", "epsilon", "is_auto")
 
 
 def utility_target(p_hat, std: str = "population"):
@@ -67,7 +67,8 @@ class Sampler:
 
     Settings are keyword arguments of `__init__`, whole or decimal numbers that --sampler_args
     changes. State is what the object holds: a checkpoint keeps each attribute (numbers, texts,
-    lists, dicts, arrays) except GIVEN and names that begin with "_", which `__init__` sets.
+    lists, dicts, arrays), but not SETTINGS, attributes that are named as a keyword argument of
+    `__init__`, and names that begin with "_": `__init__` sets these again.
 
     Where there is no teacher rank each student rank runs a replica; all must make the same
     proposals, so all randomness comes from `self.rng`."""
@@ -113,20 +114,29 @@ class Sampler:
         kept = live_first[: self.P]
         return [group for group in groups if group in kept]
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> dict[str, float | None]:
         """Return numbers for metrics.jsonl."""
         return {}
 
+    def is_state(self, name: str) -> bool:
+        """Whether a checkpoint keeps the attribute `name`."""
+        settings = inspect.signature(type(self)).parameters
+        return not (name in SETTINGS or name in settings or name.startswith("_"))
+
     def state_dict(self) -> dict:
         """Return all state that a resume needs."""
-        state = {}
-        for name, value in vars(self).items():
-            if name not in GIVEN and not name.startswith("_"):
-                state[name] = value
-        return state
+        return {name: value for name, value in vars(self).items() if self.is_state(name)}
 
     def load_state_dict(self, state: dict) -> None:
-        vars(self).update(state)
+        """Continue from a checkpoint's state; settings stay those of this run."""
+        for name, value in state.items():
+            if self.is_state(name):
+                setattr(self, name, value)
+
+    @classmethod
+    def has_own_rounds(cls) -> bool:
+        """Whether the class decides itself about further rounds, or the groups that count."""
+        return cls.more is not Sampler.more or cls.train_on is not Sampler.train_on
 
     def new_groups(self, index_P) -> list[Group]:
         """Make a group of each problem, of --group_size completions, without predictions."""
@@ -260,11 +270,11 @@ class Pooled(Uniform):
 
     def propose(self, P):
         pool_P_K = self.candidates(P).reshape(P, self.K)
-        utilities_P_K = plugins.check_utilities("score", self.score(pool_P_K), pool_P_K.shape)
-        if self.best_of_all:
+        utilities_P_K = check_utilities("score", self.score(pool_P_K), pool_P_K.shape)
+        if self.best_of_all:  # then each pool has one of the best P, which `choose` takes
             dealt_P_K = deal(-utilities_P_K, P)
-            pool_P_K = pool_P_K.flat[dealt_P_K]
-            utilities_P_K = utilities_P_K.flat[dealt_P_K]
+            pool_P_K = pool_P_K.ravel()[dealt_P_K]
+            utilities_P_K = utilities_P_K.ravel()[dealt_P_K]
         return self.select(pool_P_K, utilities_P_K)
 
     def observe(self, groups):
@@ -316,8 +326,8 @@ class Pooled(Uniform):
 
 
 def deal(key, P: int) -> np.ndarray:
-    """Deal out candidates to P pools in ascending order of `key`: the first P go to one pool each,
-    the next P follow, and so on. Returns their positions, (P, candidates of a pool)."""
+    """Deal out candidates to P pools as cards are dealt, those of the lowest `key` first. Returns
+    (P, candidates of a pool): the position in key.ravel() of each pool's candidates."""
     order = np.argsort(key, axis=None, kind="stable")
     return order.reshape(-1, P).T
 
@@ -342,7 +352,7 @@ class Goldilocks(Pooled):
         for group in groups:
             question = self.problems.question(group.problem)
             target = self.target(group.binary_p_hat)  # of p̂ (Alg. 2, lines 3-4)
-            y = plugins.check_utilities("target", target, ())
+            y = check_utilities("target", target, ())
             self.teacher.update(question, y.item())
 
     def metrics(self):
@@ -372,7 +382,12 @@ def find_sampler(spec: str) -> type[Sampler]:
         names = sorted([*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))])
         raise InputError(f"--sampler {spec}: no such file, nor one of {', '.join(names)}")
     cls = SAMPLERS.get(spec) or plugins.load(full_name(spec), "--sampler")
-    plugins.check_class(cls, Sampler, spec)
+    if not isinstance(cls, type) or not issubclass(cls, Sampler):
+        raise InputError(f"--sampler {spec}: must extend sampler.Sampler, or Uniform or Pooled")
+    if cls.uses_teacher and cls.has_own_rounds():
+        raise InputError(
+            f"--sampler {spec}: a sampler with a teacher has no `more` or `train_on` of its own"
+        )
     return cls
 
 
@@ -392,104 +407,41 @@ def check_enough(context: Context) -> None:
     raise context.too_few(needed, fitting)
 
 
-class Outcomes:
-    """The outcomes of all groups of earlier steps, by value of --column: shows which values are
-    flat. value_of: the index of each problem's value."""
-
-    LEAST = 16  # groups in each half
-
-    def __init__(self, value_of: np.ndarray):
-        self.value_of = value_of
-        self.sums_of = defaultdict(lambda: [(0, 0)])  # right and all completions of the first n
-
-    def add(self, problem: int, right: int, completions: int) -> None:
-        """Add a group."""
-        sums = self.sums_of[self.value_of[problem]]
-        right_so_far, completions_so_far = sums[-1]
-        sums.append((right_so_far + right, completions_so_far + completions))
-
-    def is_flat(self, problem: int) -> bool:
-        """Whether the pass rate of the problem's value has not risen: of its n groups the later
-        half's is not above the earlier half's by more than 2 standard errors of the difference,
-        those of two shares. False for fewer than 2 · LEAST groups."""
-        sums = self.sums_of[self.value_of[problem]]
-        n = len(sums) - 1
-        if n < 2 * self.LEAST:
-            return False
-        right, completions = np.diff([sums[0], sums[n // 2], sums[n]], axis=0).T
-        earlier, later = right / completions
-        p = right.sum() / completions.sum()
-        error = math.sqrt(p * (1 - p) * (1 / completions).sum())
-        return bool(later - earlier <= 2 * error)
+def check_utilities(method: str, utilities, shape: tuple[int, ...]) -> np.ndarray:
+    """Return what a sampler's method has returned as float64. Raises InputError unless all are
+    numbers in [0, 0.5], of this shape."""
+    utilities = np.asarray(utilities, dtype=np.float64)
+    is_in_range = (utilities >= 0) & (utilities <= 0.5)  # not NaN
+    if utilities.shape != shape or not is_in_range.all():
+        raise InputError(
+            f"the sampler's `{method}` returns {utilities!r:.200}: must be in [0, 0.5], of shape "
+            f"{shape}"
+        )
+    return utilities
 
 
-def step_metrics(
-    groups: list[Group],
-    trained: list[Group],
-    tried: Container[int],
-    outcomes: Outcomes | None = None,
-) -> Metrics:
-    """Compute the statistics of a step's groups, the share of live ones among those that are
-    trained on, the share of problems that an earlier step has tried, with --column the share of
-    groups that are live but of a flat value, and the teacher's errors.
-    tried, outcomes: those of earlier steps."""
-    live_but_flat = None
-    if outcomes:
-        flat = [group.live and outcomes.is_flat(group.problem) for group in groups]
-        live_but_flat = _mean(flat)
-    return {
-        "live_but_flat": live_but_flat,
-        **reward_metrics(groups),
-        "trained_live": _mean([group.live for group in trained]),
-        "tried_before": _mean([group.problem in tried for group in groups]),
-        **teacher_metrics(groups, tried),
-    }
+def check_proposals(groups: list[Group], n_problems: int) -> None:
+    """Raise InputError unless the groups of a round are new ones of distinct problems, of at least
+    one completion."""
+    problems = [group.problem for group in groups]
+    are_distinct = len({*problems}) == len(problems)
+    are_in_data = all(0 <= problem < n_problems for problem in problems)
+    are_new = all(group.size > 0 and not group.completions for group in groups)
+    if not (are_distinct and are_in_data and are_new):
+        raise InputError(
+            f"the sampler proposes problems {problems!r:.200}: must be new groups of distinct "
+            f"problems below {n_problems}"
+        )
 
 
-def reward_metrics(groups: list[Group]) -> Metrics:
-    """(Section 5.3) Compute the rewards' mean and std, and the share of dead groups: easy ones have
-    a reward above 1/2, which of 0 and 1 is 1."""
-    completions = [completion for group in groups for completion in group.completions]
-    batch = Group(0, len(completions), completions=completions)  # all rewards of the step
-    dead = [group for group in groups if not group.live]
-    easy = [group for group in dead if group.p_hat > 1 / 2]
-    return {
-        "reward_mean": batch.p_hat,
-        "reward_std_group": _mean([group.y for group in groups]),  # mean of the groups' std
-        "reward_std_batch": batch.y,  # std of all rewards
-        "zero_variance": len(dead) / len(groups),
-        "zero_variance_easy": len(easy) / len(groups),
-        "zero_variance_hard": (len(dead) - len(easy)) / len(groups),
-        "groups": len(groups),
-        "completions": len(completions),
-    }
-
-
-def teacher_metrics(groups: list[Group], tried: Container[int]) -> Metrics:
-    """(Section 5.4) Compute the mean |f - y| on unseen problems, those that no earlier step has
-    tried, f from before the outcome: over all with a prediction, over those that explored, which
-    have no selection bias, and over dead ones. They mean nothing where the target is not y.
-    teacher_mu and _sigma are over all candidates."""
-    unseen = [group for group in groups if group.problem not in tried]
-    predicted = [group for group in unseen if not math.isnan(group.utility)]
-    explored = [group for group in predicted if group.explored]
-    dead = [group for group in predicted if not group.live]
-    floors = [grpo.noise_floor(group.binary_p_hat, len(group.completions)) for group in predicted]
-    utilities = np.concatenate([group.utilities for group in groups])
-    known = utilities[~np.isnan(utilities)]
-    return {
-        "teacher_mae": _mean_error(predicted),
-        "teacher_mae_explore": _mean_error(explored),
-        "teacher_mae_dead": _mean_error(dead),
-        "teacher_noise_floor": _mean(floors),
-        "teacher_mu": _mean(known),
-        "teacher_sigma": float(known.std()) if len(known) else None,
-    }
-
-
-def _mean_error(groups: list[Group]) -> float | None:
-    return _mean([abs(group.utility - group.y) for group in groups])
-
-
-def _mean(values) -> float | None:
-    return float(np.mean(values)) if len(values) else None
+def check_trained(trained: list[Group], groups: list[Group]) -> None:
+    """Raise InputError if a sampler proposed nothing, or if the groups that its train_on has chosen
+    hold a completion twice, or one that was not drawn in this step."""
+    if not groups:
+        raise InputError("the sampler proposed no problem in this step")
+    drawn = [id(completion) for group in groups for completion in group.completions]
+    used = [id(completion) for group in trained for completion in group.completions]
+    is_twice = len({*used}) < len(used)
+    is_foreign = {*used} - {*drawn}
+    if is_twice or is_foreign:
+        raise InputError("the sampler's train_on returns a completion twice, or not of this step")

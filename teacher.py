@@ -28,9 +28,9 @@ from plumbing.distributed.shutdown import stop_requested
 from plumbing.errors import NonFiniteError
 from plumbing.files import plain
 from plumbing.lora import add_lora, merge_lora, set_dropout
-from plumbing.metrics import Stopwatch
 from plumbing.models import check_directory, checksum, load, trial, unsharded, write
 from plumbing.run.checkpoint import Learner
+from plumbing.stopwatch import Stopwatch
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
 STATE = ("replay", "pushed", "updates", "last_loss")  # attributes of Teacher in a checkpoint

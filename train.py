@@ -27,7 +27,6 @@ from transformers import AutoTokenizer
 
 import grpo
 from grpo import Completion, Group
-from plumbing import metrics
 from plumbing.batches import Batch, micro_batches
 from plumbing.config import Config, is_due, learning_rate, parse_flags
 from plumbing.data.problems import Problems
@@ -36,31 +35,30 @@ from plumbing.distributed.channel import Channel
 from plumbing.distributed.launch import launch
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
-from plumbing.metrics import EVALUATION, TRAINING, Stopwatch
 from plumbing.models import checksum, recompute_activations, unsharded
-from plumbing.plugins import (
-    check_proposals,
-    check_trained,
-    construct,
-    has_rounds,
-    sampler_settings,
-)
+from plumbing.plugins import construct, sampler_settings
 from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
-from plumbing.run.directory import RunDir, logged_groups
+from plumbing.run.directory import RunDir
+from plumbing.stopwatch import Stopwatch
+from records.metrics import History, step_metrics
+from records.rows import graded_row, log_groups, logged_groups
 from rollout import Generator, Policy, PromptEncoder, check_model
 from sampler import (
     Context,
-    Outcomes,
     Sampler,
     check_enough,
+    check_proposals,
+    check_trained,
     file_of,
     find_sampler,
     join,
-    step_metrics,
 )
 from teacher import Teacher, TeacherServer, check_teacher
 from verify import Verifier, opened_thinking
+
+# What a rollout is for: the first integer of its random stream, then step and round.
+EVALUATION, TRAINING = 0, 1
 
 
 class Actor:
@@ -157,8 +155,6 @@ class Student(Actor):
         self.policy = policy
         self.optimizer = optimizer
         self.reference = reference
-        self.tried: set[int] = set()  # problems of earlier steps
-        self.outcomes: Outcomes | None = None  # of their groups, by value of --column
         self.learner = Learner(
             policy,
             optimizer,
@@ -182,15 +178,6 @@ class Student(Actor):
             policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True
         )
         return cls(actor, policy, optimizer, reference)
-
-    def remember(self, rows: list[dict], problems: Problems) -> None:
-        """Set what the metrics need of earlier steps. rows: these steps' of selections.jsonl."""
-        self.tried = {row["chosen"] for row in rows}
-        if self.config.column:
-            _, value_of = problems.categories()
-            self.outcomes = Outcomes(value_of)
-            for row in rows:
-                self.outcomes.add(row["chosen"], row["successes"], row["completions"])
 
     def update(self, groups: list[Group], step: int) -> dict:
         """Take step 4 of Figure 1 on groups that every rank holds: `weigh`, `forward_backward`,
@@ -289,10 +276,16 @@ class Student(Actor):
 
 
 def train_step(
-    step: int, student: Student, sampler: Sampler, problems: Problems, log=lambda *_: None
+    step: int,
+    student: Student,
+    sampler: Sampler,
+    problems: Problems,
+    history: History,
+    log=lambda *_: None,
 ) -> dict:
-    """Take one turn of Figure 1; return its row of metrics.jsonl. log(step, groups, decode) is
-    called before the update, so that a failed update can be repeated from the logs."""
+    """Take one turn of Figure 1; return its row of metrics.jsonl, and add its groups to `history`.
+    log(step, groups, decode) is called before the update, so that a failed update can be repeated
+    from the logs."""
     start = time.perf_counter()
     watch = Stopwatch()
     c = student.config
@@ -317,16 +310,12 @@ def train_step(
         update = student.update(trained, step)  # step 4: GRPO
     row = {
         "step": step,
-        **step_metrics(join(groups), trained, student.tried, student.outcomes),
-        **metrics.completion_metrics(groups),
+        **step_metrics(join(groups), trained, history),
         **update,
         **watch,
         "seconds": time.perf_counter() - start,
     }
-    student.tried.update(group.problem for group in groups)
-    if student.outcomes:
-        for group in groups:
-            student.outcomes.add(group.problem, group.successes, len(group.completions))
+    history.add(groups)
     # A sampler's own metrics cannot replace one of these.
     return row | {name: x for name, x in sampler.metrics().items() if name not in row}
 
@@ -338,17 +327,23 @@ def evaluate(
     1. A problem whose prompt is too long is wrong. All student ranks call it. Logs nothing if one
     of them is to stop."""
     start = time.perf_counter()
+    c = actor.config
     prompts = [actor.encode(problems.question(i)) for i in range(len(problems))]
     groups = [Group(problem, 1, prompt_ids=prompt) for problem, prompt in enumerate(prompts)]
+    fitting = [group for group in groups if len(group.prompt_ids) <= c.max_prompt_tokens]
+    # A part is a micro-batch for each rank; between parts a signal can stop the run.
+    rows_of_rank = c.max_rollout_tokens // (c.max_prompt_tokens + c.max_completion_tokens)
+    size = actor.layout.n_students * max(1, rows_of_rank)
     done = 0
-    for part in metrics.evaluation_parts(groups, actor.config, actor.layout.n_students):
+    for first in range(0, len(fitting), size):
+        part = fitting[first : first + size]
         report(f"evaluation, {done:,} of {len(groups):,} problems")
         if shutdown.stop_requested(actor.layout):
             return
         actor.rollout(part, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
         done += len(part)
     report("")
-    rows = [metrics.graded_row(group, actor.tokenizer.decode) for group in groups]
+    rows = [graded_row(group, actor.tokenizer.decode) for group in groups]
     accuracy = sum(row["reward"] == 1 for row in rows) / len(rows)
     seconds = time.perf_counter() - start
     run.log_evaluation(step, rows, {"val_accuracy": accuracy, "eval_s": seconds})
@@ -457,7 +452,7 @@ def train(
     if selection.teacher:
         learners["teacher"] = selection.teacher.learner
     run.load(start, learners, selection.state)
-    student.remember(logged_groups(run.path, start), problems)
+    history = History(logged_groups(run.path, start), problems, config.column)
     student.generator.refresh(student.policy)
     console = Console(run, start, problems, val_problems, student.generator.ends)
     shutdown.stop_at_signals(layout)
@@ -470,7 +465,8 @@ def train(
 
     for step in range(start, config.steps + 1):
         if step > start:
-            row = train_step(step, student, selection.sampler, problems, run.log_groups)
+            log = partial(log_groups, run)
+            row = train_step(step, student, selection.sampler, problems, history, log)
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
@@ -511,7 +507,7 @@ def parse(argv: list[str] | None = None) -> Config:
     c, of_preset, given = parse_flags(argv, __doc__)
     cls = find_sampler(c.sampler)
     sampler_settings(cls, c.sampler_args)
-    if c.resample_rounds and has_rounds(cls, Sampler):
+    if c.resample_rounds and cls.has_own_rounds():
         raise ValueError("--resample_rounds: this sampler has `more` or `train_on` of its own")
     if not cls.uses_teacher:
         c.teacher_model = ""

@@ -38,7 +38,7 @@ from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
 from plumbing.files import read_lines
-from plumbing.metrics import Stopwatch
+from plumbing.stopwatch import Stopwatch
 from scripts import analysis
 from verify import Verifier
 

@@ -22,9 +22,8 @@ from trl import GRPOTrainer
 from grpo import Completion
 from plumbing.errors import InputError, print_line
 from plumbing.files import write_atomic
-from plumbing.plugins import check_proposals, has_rounds
 from plumbing.run import checkpoint
-from sampler import Sampler
+from sampler import Sampler, check_proposals
 
 STATE = "sampler.pt"  # the first file of a checkpoint
 TRL_STATE = "trainer_state.json"  # the last
@@ -33,7 +32,7 @@ WEIGHTS = "model.safetensors"  # of a finished run whose checkpoints were delete
 
 def check_sampler(cls: type[Sampler]) -> None:
     """Raise InputError if samplers of this class need train.py."""
-    if cls.uses_teacher or has_rounds(cls, Sampler):
+    if cls.uses_teacher or cls.has_own_rounds():
         name = cls.__name__
         raise InputError(f"sampler {name}: has a teacher network or rounds: use train.py")
 

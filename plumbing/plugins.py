@@ -1,4 +1,4 @@
-"""Samplers and rewards from files: a Python file and a name in it, and checks of samplers."""
+"""Samplers and rewards from files: a Python file and a name in it, and a sampler's settings."""
 
 import functools
 import importlib.util
@@ -7,16 +7,10 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from plumbing.errors import InputError, RunError, first_lines
 
 ROOT = Path(__file__).resolve().parents[1]
-
-if TYPE_CHECKING:  # the verifier's workers do not import torch
-    from grpo import Group
 
 
 def path_of(spec: str) -> Path | None:
@@ -94,25 +88,6 @@ def _run(path: Path, changed: int):
     return module
 
 
-def check_class(cls, base, spec: str) -> None:
-    """Raise InputError unless --sampler names a subclass of `base`, sampler.Sampler, all of whose
-    methods are called."""
-    is_sampler = isinstance(cls, type) and issubclass(cls, base)
-    if not is_sampler:
-        raise InputError(f"--sampler {spec}: must extend sampler.Sampler, or Uniform or Pooled")
-    if cls.uses_teacher and has_rounds(cls, base):
-        raise InputError(
-            f"--sampler {spec}: a sampler with a teacher has no `more` or `train_on` of its own"
-        )
-
-
-def has_rounds(cls, base) -> bool:
-    """Whether a sampler decides itself about further rounds, or the groups that count."""
-    own_more = cls.more is not base.more
-    own_train_on = cls.train_on is not base.train_on
-    return own_more or own_train_on
-
-
 def sampler_settings(cls, text: str) -> dict[str, float]:
     """Parse --sampler_args "name=value,name=value" as keyword arguments of a sampler's __init__, in
     the types of their defaults. Raises InputError at a name or value that it does not take."""
@@ -129,43 +104,3 @@ def sampler_settings(cls, text: str) -> dict[str, float]:
             takes = f"settings are keyword arguments of {cls.__name__}{signature}"
             raise InputError(f"--sampler_args {item}: {takes}") from error
     return settings
-
-
-def check_utilities(method: str, utilities, shape: tuple[int, ...]) -> np.ndarray:
-    """Return what a sampler's method has returned as float64. Raises InputError unless all are
-    numbers in [0, 0.5], of this shape."""
-    utilities = np.asarray(utilities, dtype=np.float64)
-    is_in_range = (utilities >= 0) & (utilities <= 0.5)  # not NaN
-    if utilities.shape != shape or not is_in_range.all():
-        raise InputError(
-            f"the sampler's `{method}` returns {utilities!r:.200}: must be in [0, 0.5], of shape "
-            f"{shape}"
-        )
-    return utilities
-
-
-def check_proposals(groups: list["Group"], n_problems: int) -> None:
-    """Raise InputError unless the groups of a round are new ones of distinct problems, of at least
-    one completion."""
-    problems = [group.problem for group in groups]
-    are_distinct = len({*problems}) == len(problems)
-    are_in_data = all(0 <= problem < n_problems for problem in problems)
-    are_new = all(group.size > 0 and not group.completions for group in groups)
-    if not (are_distinct and are_in_data and are_new):
-        raise InputError(
-            f"the sampler proposes problems {problems!r:.200}: must be new groups of distinct "
-            f"problems below {n_problems}"
-        )
-
-
-def check_trained(trained: list["Group"], groups: list["Group"]) -> None:
-    """Raise InputError if a sampler proposed nothing, or if the groups that its train_on has chosen
-    hold a completion twice, or one that was not drawn in this step."""
-    if not groups:
-        raise InputError("the sampler proposed no problem in this step")
-    drawn = [id(completion) for group in groups for completion in group.completions]
-    used = [id(completion) for group in trained for completion in group.completions]
-    is_twice = len({*used}) < len(used)
-    is_foreign = {*used} - {*drawn}
-    if is_twice or is_foreign:
-        raise InputError("the sampler's train_on returns a completion twice, or not of this step")

@@ -7,8 +7,7 @@ from statistics import NormalDist
 import numpy as np
 
 from grpo import zero_variance_probability
-from plumbing import plugins
-from sampler import Context, deal, epsilon_greedy
+from sampler import Context, check_utilities, deal, epsilon_greedy
 from samplers.noisy_and import NoisyAnd
 
 GROUPS = 256  # past groups that the regression sees, at most
@@ -67,7 +66,7 @@ class LearningProgress(NoisyAnd):
         value_M = live_M * (1 - p_M) ** self.power
         if self.rise:
             value_M *= self.probability_of_rise(entries_M)
-        utility_M = plugins.check_utilities("propose", value_M / 2, value_M.shape)
+        utility_M = check_utilities("propose", value_M / 2, value_M.shape)
         rank_M = self.ranks(value_M, entries_M, P)
         dealt_P_K = deal(rank_M, P)
         self._rank_P_K = rank_M[dealt_P_K]

@@ -28,10 +28,11 @@ from plumbing.data.problems import Problems
 from plumbing.distributed.shutdown import borrowed_process
 from plumbing.errors import InputError, print_line
 from plumbing.files import check_writable, file_crc32, write_lines
-from plumbing.metrics import EVALUATION, Stopwatch, graded_row
 from plumbing.run import checkpoint
+from plumbing.stopwatch import Stopwatch
+from records.rows import graded_row
 from scripts import analysis
-from train import Actor
+from train import EVALUATION, Actor
 from verify import Verifier
 
 SETTINGS = [  # of train.py that are flags here, too

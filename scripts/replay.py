@@ -29,7 +29,8 @@ from plumbing.distributed.shutdown import begin_process, run_ranks
 from plumbing.errors import InputError, NonFiniteError, print_line
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.run import checkpoint
-from plumbing.run.directory import logged_groups
+from records.metrics import History
+from records.rows import logged_groups
 from sampler import Sampler, find_sampler
 from scripts import analysis
 from verify import Verifier
@@ -108,7 +109,7 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
     start = checkpoint.latest_valid_checkpoint(run_dir, before=last)
     problems = Problems(student.config.train_data, student.config.column)
     sampler = restore(run_dir, student, problems, start)
-    student.remember(logged_groups(run_dir, start), problems)
+    history = History(logged_groups(run_dir, start), problems, student.config.column)
     groups = []  # of the latest step
     same = True
     failure = None
@@ -116,7 +117,12 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
         groups.clear()
         try:
             row = train.train_step(
-                step, student, sampler, problems, lambda _, drawn, decode: groups.extend(drawn)
+                step,
+                student,
+                sampler,
+                problems,
+                history,
+                lambda _, drawn, decode: groups.extend(drawn),
             )
         except NonFiniteError as error:
             failure = error

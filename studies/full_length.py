@@ -29,8 +29,16 @@ from plumbing import command_line
 from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import check_writable
-from plumbing.plugins import check_proposals, check_trained, has_rounds, sampler_settings
-from sampler import Context, Sampler, find_sampler, join, utility_target
+from plumbing.plugins import sampler_settings
+from sampler import (
+    Context,
+    Sampler,
+    check_proposals,
+    check_trained,
+    find_sampler,
+    join,
+    utility_target,
+)
 from scripts import analysis
 from studies.simulated import Simulation, StandInTeacher, Student, make_problems
 from teacher import TeacherServer
@@ -140,7 +148,7 @@ def parse(argv: list[str] | None) -> tuple[Config, Simulation, str]:
     settings = Simulation(**{name: value for name, value in given.items() if name not in JOB})
     cls = find_sampler(config.sampler)
     sampler_settings(cls, config.sampler_args)
-    if config.resample_rounds and has_rounds(cls, Sampler):
+    if config.resample_rounds and cls.has_own_rounds():
         raise InputError("--resample_rounds: this sampler has `more` or `train_on` of its own")
     if settings.parts > config.steps:
         raise InputError(f"--parts {settings.parts}: must be at most --steps, {config.steps}")

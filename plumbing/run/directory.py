@@ -1,7 +1,6 @@
 """The run directory: its settings, its logs, and whether a run in it may be resumed."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,6 @@ import transformers
 from filelock import FileLock
 from torch.distributed.checkpoint.stateful import Stateful
 
-from grpo import Group
 from plumbing.config import Config, is_due
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, print_line
@@ -188,13 +186,6 @@ class RunDir:
         if self.layout.rank == 0:
             write_lines(self.path / f"{name}.jsonl", rows, "a")
 
-    def log_groups(self, step: int, groups: list[Group], decode: Callable) -> None:
-        """Log the groups of a step and, at the first step and at evaluations, the first completion
-        of three problems."""
-        self.log("selections", [selection(step, group) for group in groups])
-        if step == 1 or is_due(step, self.config.eval_every, self.config.steps):
-            self.log("samples", [sample(step, group, decode) for group in groups[:3]])
-
     def verdicts(self, step: int) -> Path:
         """Return the file of the evaluation at a step."""
         return self.path / "evals" / f"step_{step}.jsonl"
@@ -215,36 +206,3 @@ class RunDir:
             rows[-1] |= metrics
             write_lines(self.metrics, rows)
             write_lines(self.verdicts(step), verdicts)
-
-
-def logged_groups(run: Path, step: int) -> list[dict]:
-    """Return the rows of a run's selections.jsonl up to a step."""
-    rows = read_lines(run / "selections.jsonl", torn=True)
-    return [row for row in rows if row["step"] <= step]
-
-
-def selection(step: int, group: Group) -> dict:
-    """Make a row of selections.jsonl: a group and its outcome."""
-    return {
-        "step": step,
-        "pool": group.pool,
-        "utilities": group.utilities,
-        "chosen": group.problem,
-        "explored": group.explored,
-        "completions": len(group.completions),
-        "successes": group.successes,
-        "p_hat": group.p_hat,
-        "y": group.y,
-    }
-
-
-def sample(step: int, group: Group, decode: Callable) -> dict:
-    """Make a row of samples.jsonl: the first completion of a group."""
-    first = group.completions[0]
-    return {
-        "step": step,
-        "problem": group.problem,
-        "status": first.status,
-        "prompt": decode(group.prompt_ids),
-        "completion": decode(first.ids),
-    }

@@ -21,8 +21,7 @@ from torch.distributed.run import get_args_parser
 
 from plumbing.config import PRESETS
 from plumbing.files import read_lines
-from plumbing.plugins import has_rounds
-from sampler import FOLDER, SAMPLERS, Sampler, find_sampler
+from sampler import FOLDER, SAMPLERS, find_sampler
 from scripts import line_anchors
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import run
@@ -144,7 +143,7 @@ def test_ten_samplers_run_in_trl_as_readme_says():
     """Without a Teacher, further rounds, or groups of unlike sizes, as knapsack's."""
     names = {*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))} - {"knapsack"}
     classes = [find_sampler(name) for name in names]
-    fit = [cls for cls in classes if not cls.uses_teacher and not has_rounds(cls, Sampler)]
+    fit = [cls for cls in classes if not cls.uses_teacher and not cls.has_own_rounds()]
     assert len(fit) == 10 and len(names) == 17
     assert "Ten of the 18 samplers also run in TRL 1.16" in PAGES["README.md"]
     assert "trl==1.16.0" in (ROOT / "pyproject.toml").read_text("utf-8")

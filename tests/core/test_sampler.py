@@ -8,17 +8,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from grpo import noise_floor
+from records.metrics import History, reward_metrics, step_metrics
 from sampler import (
     Goldilocks,
-    Outcomes,
     Sampler,
     Uniform,
     check_enough,
     epsilon_greedy,
     find_sampler,
     join,
-    reward_metrics,
-    step_metrics,
 )
 from tests.helpers.checkpoints import through_file
 from tests.helpers.checks import rejected
@@ -51,14 +49,15 @@ def test_a_sampler_needs_propose_alone():
     assert sampler.metrics() == {}
 
 
-def test_a_resume_has_all_attributes_but_those_given_or_made_again():
+def test_a_resume_has_the_state_of_the_checkpoint_and_its_own_settings():
     saved = build(Pairs, Numbers(4))
     saved.propose(2)
     saved.seen["counts"][1] = 7
     state = through_file(saved.state_dict())
-    assert state.keys() == {"rng", "width", "next", "seen", "P", "G", "resample_rounds"}
-    resumed = build(Pairs, Numbers(4))
-    resumed.load_state_dict(state)
+    assert state.keys() == {"rng", "next", "seen"}
+    resumed = build(Pairs, Numbers(4), settings={"width": 0.9})
+    resumed.load_state_dict(state | {"width": 0.1, "P": 9})  # as earlier versions saved it
+    assert (resumed.width, resumed.P) == (0.9, 2)
     assert problems_of(resumed.propose(2)) == [2, 3]
     assert resumed.seen["counts"].tolist() == [0, 7]
 
@@ -226,6 +225,12 @@ def test_a_target_that_no_prediction_can_reach_is_rejected(monkeypatch):
 # Metrics of a step
 
 
+def history(tried) -> History:
+    """Steps that tried these problems, of which nothing else is known."""
+    rows = [{"chosen": problem, "successes": 0, "completions": 0} for problem in tried]
+    return History(rows, Numbers(10))
+
+
 def test_step_metrics_by_hand():
     """Groups of ten with pools of two; the second one explored. y is 0.5, 0, 0.4 and 0; the
     predictions were 0.3, 0.5, 0.4 and 0.1."""
@@ -236,27 +241,27 @@ def test_step_metrics_by_hand():
         solved(2, 10, of=10, pool=[2, 8], utilities=[0.1, 0.1], explored=False),
     ]
     candidates = [0.1, 0.3, 0.5, 0.2, 0.4, 0.4, 0.1, 0.1]
-    assert step_metrics(groups, groups[:3], tried=()) == pytest.approx(
-        {
-            "trained_live": 2 / 3,
-            "reward_mean": 17 / 40,
-            "reward_std_group": (0.5 + 0 + 0.4 + 0) / 4,
-            "reward_std_batch": np.std([1] * 17 + [0] * 23),
-            "tried_before": 0,
-            "live_but_flat": None,
-            "zero_variance": 2 / 4,
-            "zero_variance_easy": 1 / 4,
-            "zero_variance_hard": 1 / 4,
-            "groups": 4,
-            "completions": 40,
-            "teacher_mae": (0.2 + 0.5 + 0 + 0.1) / 4,
-            "teacher_mae_explore": 0.5,
-            "teacher_mae_dead": (0.5 + 0.1) / 2,
-            "teacher_noise_floor": (noise_floor(0.5, 10) + noise_floor(0.2, 10)) / 4,
-            "teacher_mu": np.mean(candidates),
-            "teacher_sigma": np.std(candidates),
-        }
-    )
+    expected = {
+        "trained_live": 2 / 3,
+        "reward_mean": 17 / 40,
+        "reward_std_group": (0.5 + 0 + 0.4 + 0) / 4,
+        "reward_std_batch": np.std([1] * 17 + [0] * 23),
+        "tried_before": 0,
+        "live_but_flat": None,
+        "zero_variance": 2 / 4,
+        "zero_variance_easy": 1 / 4,
+        "zero_variance_hard": 1 / 4,
+        "groups": 4,
+        "completions": 40,
+        "teacher_mae": (0.2 + 0.5 + 0 + 0.1) / 4,
+        "teacher_mae_explore": 0.5,
+        "teacher_mae_dead": (0.5 + 0.1) / 2,
+        "teacher_noise_floor": (noise_floor(0.5, 10) + noise_floor(0.2, 10)) / 4,
+        "teacher_mu": np.mean(candidates),
+        "teacher_sigma": np.std(candidates),
+    }
+    metrics = step_metrics(groups, groups[:3], history(tried=()))
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
 def test_reward_metrics_of_rewards_between_0_and_1_by_hand():
@@ -291,32 +296,31 @@ FLAT = {  # right of 16 in each of n groups, earlier and later -> whether the va
 @pytest.mark.parametrize("case", FLAT)
 def test_a_value_is_flat_if_its_pass_rate_has_not_risen(case):
     rights, flat = FLAT[case]
-    outcomes = Outcomes(np.array([0, 1, 0]))
+    outcomes = History([], Numbers(3, values=(0, 1, 0)), "value")
     for n, right in enumerate(rights):
-        outcomes.add([0, 2][n % 2], right, 16)
+        outcomes.add([solved([0, 2][n % 2], right)])
     assert outcomes.is_flat(0) is outcomes.is_flat(2) is flat
     assert outcomes.is_flat(1) is False  # of another value
 
 
 def test_live_but_flat_by_hand():
     """Problems 0 and 2 are of a flat value; of four groups one of theirs is live."""
-    outcomes = Outcomes(np.array([0, 1, 0]))
+    outcomes = History([], Numbers(3, values=(0, 1, 0)), "value")
     for _ in range(32):
-        outcomes.add(0, 1, 16)
-        outcomes.add(1, 1, 16)
+        outcomes.add([solved(0, 1), solved(1, 1)])
     for _ in range(32):
-        outcomes.add(1, 9, 16)
+        outcomes.add([solved(1, 9)])
     groups = [solved(0, 3), solved(2, 0), solved(1, 3), solved(1, 0)]
-    assert step_metrics(groups, groups, (), outcomes)["live_but_flat"] == 1 / 4
+    assert step_metrics(groups, groups, outcomes)["live_but_flat"] == 1 / 4
 
 
 def test_step_metrics_are_over_the_groups_that_have_predictions():
     """Without any they are None."""
     without = solved(9, 0)
-    metrics = step_metrics([without], [], tried=())
+    metrics = step_metrics([without], [], history(tried=()))
     assert {metrics[name] for name in metrics if name.startswith("teacher_")} == {None}
     scored = solved(7, 8, pool=[7, 9], utilities=[0.3, 0.1])
-    metrics = step_metrics([scored, without], [], tried=())
+    metrics = step_metrics([scored, without], [], history(tried=()))
     assert (metrics["teacher_mae"], metrics["teacher_mu"]) == pytest.approx((0.2, 0.2))
 
 
@@ -325,8 +329,8 @@ def test_the_teachers_errors_are_on_problems_that_no_earlier_step_tried():
     groups = [
         solved(problem, 8, pool=[problem], utilities=[f]) for problem, f in ((3, 0.4), (4, 0))
     ]
-    metrics = step_metrics(groups, groups, tried={4, 5})
+    metrics = step_metrics(groups, groups, history(tried={4, 5}))
     assert (metrics["tried_before"], metrics["teacher_mu"]) == (0.5, 0.2)
     assert metrics["teacher_mae"] == metrics["teacher_mae_explore"] == pytest.approx(0.1)
-    metrics = step_metrics(groups, groups, tried={3, 4})
+    metrics = step_metrics(groups, groups, history(tried={3, 4}))
     assert metrics["teacher_mae"] is metrics["teacher_noise_floor"] is None

@@ -7,7 +7,6 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM
@@ -15,9 +14,10 @@ from transformers import AutoModel, AutoModelForCausalLM
 import train
 from grpo import Group
 from plumbing.files import read_lines
-from plumbing.metrics import Stopwatch, completion_metrics
-from plumbing.run.directory import selection
-from sampler import Outcomes, join
+from plumbing.stopwatch import Stopwatch
+from records.metrics import History, completion_metrics
+from records.rows import selection
+from sampler import join
 from tests.helpers import ranks
 from tests.helpers.checks import rejected
 from tests.helpers.groups import completion, problems_of
@@ -110,15 +110,14 @@ def mocks() -> Mock:
     m.student.config = parse("--prompts_per_step", 2, "--group_size", 2)
     m.student.rollout.side_effect = draw
     m.student.update.return_value = {"loss": 0.5}
-    m.student.tried = {9, 4}
-    m.student.outcomes = None
-    m.student.outcomes = Outcomes(np.zeros(10, dtype=int))
+    earlier = [{"chosen": problem, "successes": 0, "completions": 0} for problem in (9, 4)]
+    m.history = History(earlier, Numbers(10), "c")
     return m
 
 
 def take_step(m, n_problems=10) -> dict:
     """Take step 4 of a run; return its metrics."""
-    return train.train_step(4, m.student, m.sampler, range(n_problems), m.log)
+    return train.train_step(4, m.student, m.sampler, range(n_problems), m.history, m.log)
 
 
 FIGURE_1 = """
@@ -157,18 +156,18 @@ def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(moc
     }
     assert {name: metrics[name] for name in expected} == expected
     assert metrics["seconds"] > 0
-    assert mocks.student.tried == {4, 5, 7, 9}
-    assert mocks.student.outcomes.sums_of[0] == [(0, 0), (1, 1), (1, 4), (2, 6), (2, 8)]
+    assert mocks.history.tried == {4, 5, 7, 9}
+    assert mocks.history.sums_of[0][3:] == [(1, 1), (1, 4), (2, 6), (2, 8)]
 
 
 def test_a_resumed_run_remembers_outcomes_from_its_log(mocks):
     """Those by value of --column, and the problems."""
     take_step(mocks)
     rows = [selection(4, group) for group in mocks.log.call_args.args[1]]
-    resumed = Mock(config=parse("--column", "c"))
-    train.Student.remember(resumed, rows, Numbers(10))
-    assert resumed.outcomes.sums_of == mocks.student.outcomes.sums_of
-    assert resumed.tried == {5, 7, 9}
+    earlier = [{"chosen": problem, "successes": 0, "completions": 0} for problem in (9, 4)]
+    resumed = History(earlier + rows, Numbers(10), "c")
+    assert resumed.sums_of == mocks.history.sums_of
+    assert resumed.tried == {4, 5, 7, 9}
 
 
 def test_completion_metrics_by_hand():

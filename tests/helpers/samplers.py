@@ -8,7 +8,7 @@ import numpy as np
 import sampler
 from grpo import Group
 from plumbing.config import Config
-from plumbing.plugins import check_proposals, check_trained
+from sampler import check_proposals, check_trained
 from tests.helpers.groups import solved
 
 

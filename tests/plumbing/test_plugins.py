@@ -11,15 +11,16 @@ from grpo import Group
 from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import read_lines
-from plumbing.plugins import (
+from plumbing.plugins import construct, load, sampler_settings
+from sampler import (
+    Context,
+    Uniform,
     check_proposals,
     check_trained,
     check_utilities,
-    construct,
-    load,
-    sampler_settings,
+    find_sampler,
+    join,
 )
-from sampler import Context, Uniform, find_sampler, join
 from scripts.analysis import one_line
 from tests.helpers.checks import rejected
 from tests.helpers.groups import solved

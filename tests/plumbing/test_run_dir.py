@@ -10,8 +10,9 @@ import pytest
 from plumbing import models
 from plumbing.files import read_lines, write_lines
 from plumbing.run import checkpoint
-from plumbing.run.directory import RunDir, selection
+from plumbing.run.directory import RunDir
 from plumbing.run.facts import differences, model_files
+from records.rows import log_groups, selection
 from sampler import file_of
 from scripts.analysis import read_config
 from tests.helpers.checkpoints import trained
@@ -256,7 +257,7 @@ def test_completions_of_three_problems_are_sampled_where_due(step, problems, tmp
     """At the first and the last step, and at evaluations."""
     groups = [solved(problem, right=0, of=2) for problem in range(4)]
     run = run_dir(tmp_path, "--eval_every", 2, "--steps", 5)
-    run.log_groups(step, groups, decode=str)
+    log_groups(run, step, groups, decode=str)
     assert read_lines(run.path / "samples.jsonl") == [
         {"step": step, "problem": problem, "status": "", "prompt": "[1]", "completion": "[2]"}
         for problem in problems

@@ -7,7 +7,7 @@ import torch
 
 import train
 from plumbing.files import read_lines, write_lines
-from plumbing.run.directory import selection
+from records.rows import selection
 from scripts import replay
 from tests.helpers.groups import solved
 from tests.helpers.ranks import Grades, contents, launch, run, torchrun
