@@ -392,14 +392,16 @@ def correct_mismatch(
     level: str,
     cap: float,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Correct for a generator that is not quite π_old: multiply the advantages, and with them each
-    token's objective, by c = π_old / π_generator of the token, or of its whole row (`level`).
+    """Correct for a generator that is not quite π_old, as on GPUs in bf16: multiply the advantages,
+    and with them each token's objective, by the ratio c = π_old / π_generator.
 
-    gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. `none`: c is 1. Where
-    c is above `cap` it becomes the cap (`truncate`) or 0 (`mask`). Without a cap, c by sequence
-    makes the expected gradient that of samples from π_old with the losses `constant` and `sum`, but
-    for the group's std in Â. The other losses also divide by lengths. Returns statistics, as
-    policy_loss."""
+    gap_N: log π_old - log π_generator of each token; row_N: the row that each token is of.
+    level: `token` takes c of each token, `sequence` the product of c over the token's row.
+    mismatch: what becomes of c above `cap`: the cap (`truncate`) or 0 (`mask`); `none` is c = 1.
+
+    By sequence and without a cap the expected gradient is that of samples from π_old, with the
+    losses `constant` and `sum` and but for the group's std in Â; the other losses also divide by
+    lengths. Returns the advantages (N,) and statistics, as policy_loss does."""
     stats = {"logp_gap": gap_N.abs().sum()}
     if mismatch == "none":
         return advantage_N, stats

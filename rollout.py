@@ -242,12 +242,12 @@ def sample_tokens(
 
     input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b] and draws
     by uniform_B_T[b]. Returns tokens (B, T) and float32 log-probs (B, T), not cut at stop tokens.
-    A: the rows that no stop token has ended at the beginning of a block of tokens.
 
-    Within a block shapes and addresses stay, so that on a GPU `record` captures a CUDA graph of a
-    token: launching the kernels of 28 layers one by one costs 20-30 ms. Between blocks finished
-    rows leave, and the cache grows. That is cheap on a CPU, where unused slots cost time at every
-    token; on a GPU it copies the cache and needs a new graph."""
+    Tokens are drawn in blocks. Between blocks the rows that a stop token has ended leave, A of the
+    B rows are left, and the cache grows. Within a block shapes and addresses stay, so that on a GPU
+    `record` captures a CUDA graph of a token: launching the kernels of 28 layers one by one costs
+    20-30 ms. Blocks are short on a CPU, where unused slots of the cache cost time at every token,
+    and long on a GPU, where each needs a copy of the cache and a new graph."""
     T = generation_config.max_new_tokens
     block = 128 if input_ids.is_cuda else 8
     decoded = DecodedRows(uniform_B_T, generation_config)
@@ -261,17 +261,16 @@ def sample_tokens(
         return last_logits(model, decoded.token_A_1, **cache.inputs(model.dtype))
 
     draw(0, prompt_logits_P_V[prompt_B])
-    cached_A = prompt_B  # where the cache has each row: first its prompt
-    # Tokens 0 to newest are drawn; the cache holds those before the newest.
-    for newest in range(0, T - 1, block):
-        kept_A = decoded.keep_unfinished(newest)
+    cache_row_A = prompt_B  # in the first block rows of one prompt begin with copies of its cache
+    for start in range(1, T, block):  # tokens 0 to start-1 are drawn; the cache lacks the last
+        kept_A = decoded.keep_unfinished(start)
         if len(kept_A) == 0:
             break
-        last = min(newest + block, T - 1)
-        cache.keep(cached_A[kept_A], used=newest, room=last)
-        cached_A = torch.arange(len(kept_A), device=kept_A.device)
+        end = min(start + block, T)
+        cache.keep(cache_row_A[kept_A], used=start - 1, room=end - 1)
+        cache_row_A = torch.arange(len(kept_A), device=kept_A.device)
         next_logits = record(step)  # a CUDA graph of it, or itself
-        for t in range(newest + 1, last + 1):
+        for t in range(start, end):
             draw(t, next_logits())
             cache.slot += 1
     return decoded.tokens_B_T, decoded.logp_B_T
@@ -309,9 +308,9 @@ class DecodedRows:
         self.token_A_1.copy_(drawn_A_1)  # in place: a CUDA graph reads it
 
     def keep_unfinished(self, t: int) -> torch.Tensor:
-        """Keep the rows that have no stop token among tokens 0 to t; return their positions in the
-        previous A."""
-        tokens_A_t = self.tokens_B_T[self.row_A, : t + 1]
+        """Keep the rows that have no stop token among their first t tokens; return their positions
+        in the previous A."""
+        tokens_A_t = self.tokens_B_T[self.row_A, :t]
         finished_A = torch.isin(tokens_A_t, self.stop_ids).any(dim=1)
         kept_A = (~finished_A).nonzero()[:, 0]
         self.row_A = self.row_A[kept_A]

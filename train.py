@@ -296,7 +296,7 @@ def train_step(
     while proposed:  # once, unless the sampler asks for more
         check_proposals(proposed, len(problems))
         sizes = [(group.problem, group.size) for group in proposed]
-        student.layout.assert_equal_in_role(proposals=sizes)
+        student.layout.assert_equal_in_role({"proposals": sizes})
         student.rollout(proposed, problems, c.temperature, (TRAINING, step, rounds), watch)  # 3
         groups += proposed
         rounds += 1

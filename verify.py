@@ -39,6 +39,8 @@ class Verdict:
     status: str
 
 
+# Thinking, which is no part of the answer
+
 # What opens (1) and closes (2) a model's thinking: <think>, <seed:think>, [THINK], ◁think▷,
 # <|start_think|>, <|channel|>analysis.
 _THINK = "(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)"
@@ -75,6 +77,8 @@ def opened_thinking(answer_start: str) -> str:
     return (marks[-1][1] or "") if marks else ""
 
 
+# Boxes, and what of the text around them belongs to the answer
+
 _BOX = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
@@ -108,7 +112,8 @@ _BETWEEN = re.compile(
 _LINK = re.compile(r"(?<!\\)[,;]|\b(?:and|or)\b")  # makes the boxes around it one answer
 # "x=" before a box.
 _NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w)?) ?= ?[ $]*$")
-# "2x=" or "-x=" before a box, which is not the value of x. A bullet, "- x=", is no sign.
+# "2x=" or "-x=" before a box, which is then not the value of x. In a list, "- x=", the hyphen is a
+# bullet and no sign.
 _MULTIPLE = re.compile(
     r"(?:\d ?|[-+/^)}]|\\(?:cdot|times) ?|[^\s*] ?[-+*/^] ?)[a-zA-Z](?:_\w)? ?= ?[ $]*$"
 )
@@ -159,6 +164,9 @@ def read_answers(completion: str) -> list[str]:
     if is_linked and not all(compare(answer, p) or compare(p, answer) for p in parts):
         return [joined]
     return [answer, joined]
+
+
+# Verdicts
 
 
 def _status(completion: str, gold: str, accept_identical: bool) -> str:

@@ -117,6 +117,7 @@ def _factor(golds: list[str], answers: list[str]):
     """Return the factor between left - right of two relations, or None if it is not the same at all
     points."""
     factors = []  # of the points so far, with their tolerances, which never grow
+    # A factor is compared with that of the point before: its tolerance is the wider one.
 
     def is_constant(tolerance, left, right, answer_left, answer_right) -> bool:
         difference = left - right
@@ -124,9 +125,9 @@ def _factor(golds: list[str], answers: list[str]):
         if difference == 0 or answer_difference == 0:
             return difference == answer_difference
         factor = difference / answer_difference
+        previous_tolerance, previous = factors[-1] if factors else (tolerance, factor)
         factors.append((tolerance, factor))
-        last_tolerance, last = factors[-2:][0]
-        return is_close(last_tolerance, last, factor)
+        return is_close(previous_tolerance, previous, factor)
 
     has_letters = any(map(letters, golds))
     if has_letters and hold(is_constant, *golds, *answers) and factors:

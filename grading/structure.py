@@ -200,5 +200,5 @@ def structure_of(text: str) -> Structure:
         return structure
     body, unit = split_unit(text)
     structure = _relation(body) or _bracketed(body) or _matrix(body) or _value(body)
-    is_percent = body.endswith("%")
-    return structure._replace(unit=unit or structure.unit or "%" * is_percent)
+    percent = "%" if body.endswith("%") else ""
+    return structure._replace(unit=unit or structure.unit or percent)

@@ -43,8 +43,11 @@ def _name(word: str) -> str:
     """Return the name of a unit: "Inches" -> "in". Single letters keep their case."""
     is_mega = re.fullmatch("M(?:[gm]|Pa|eV)", word)  # not milli
     word = word.lower().strip(".") if len(word) > 1 and not is_mega else word
-    stems = [word, word.removesuffix("s"), word.removesuffix("es")]
-    return next((_NAMES[stem] for stem in stems if stem in _NAMES), stems[len(word) > 2])
+    singular = word.removesuffix("s")
+    for stem in (word, singular, word.removesuffix("es")):
+        if stem in _NAMES:
+            return _NAMES[stem]
+    return singular if len(word) > 2 else word
 
 
 def is_unit(phrase: str, space: str = " ") -> bool:

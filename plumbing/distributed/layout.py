@@ -140,13 +140,13 @@ class Layout:
             sums.update(part)  # adds them
         return dict(sums)
 
-    def assert_equal_in_world(self, **replicas) -> None:
+    def assert_equal_in_world(self, values: dict) -> None:
         """Raise Fault if ranks pass different values under one name."""
-        _assert_equal(self.gather_world(replicas))
+        _assert_equal(self.gather_world(values))
 
-    def assert_equal_in_role(self, **replicas) -> None:
+    def assert_equal_in_role(self, values: dict) -> None:
         """Raise Fault if ranks of this role pass different values under one name."""
-        _assert_equal(self.gather_role(replicas))
+        _assert_equal(self.gather_role(values))
 
 
 def _prepare_cpu() -> None:

@@ -54,7 +54,7 @@ def save(
     if state is not None:
         packed = pack(state)
         replicas["the sampler's state"] = zlib.crc32(packed)
-    layout.assert_equal_in_world(**replicas)
+    layout.assert_equal_in_world(replicas)
     with _fault(f"checkpoint {final} cannot be written; the previous one is intact"):
         for role, learner in learners.items():
             place = temporary / role

@@ -141,7 +141,7 @@ class RunDir:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
         after `step`. All ranks call it after `open`. sampler: None where it is on other ranks.
         Raises Fault if machines have other files, OSError or Fault if they have no common --out."""
-        self.layout.assert_equal_in_world(**comparable(self.facts), **self.code)
+        self.layout.assert_equal_in_world(comparable(self.facts) | self.code)
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)
@@ -154,7 +154,8 @@ class RunDir:
         if self.layout.rank == 0:
             self._rewind(step)
         self.layout.gather_world(None)  # config.json has been written
-        self.layout.assert_equal_in_world(**{str(self.settings): file_crc32(self.settings)})
+        settings_crc32 = file_crc32(self.settings)
+        self.layout.assert_equal_in_world({str(self.settings): settings_crc32})
 
     def _rewind(self, step: int) -> None:
         """Write config.json, and drop logs and checkpoints after `step`."""
