@@ -1,7 +1,6 @@
 """grpo.py: values computed by hand, and gradients against autograd through the formula."""
 
 import math
-import statistics
 from unittest.mock import Mock
 
 import pytest
@@ -15,18 +14,20 @@ from tests.helpers.groups import group, solved
 # The records
 
 
-# The last three have format points, 0.1; a dead one; halves, of which none is right.
-REWARDS = [(0, 1, 0, 0, 0), (0, 0), (1, 1), (0.1, 1, 0, 0.1), (0.1,) * 7, (0.5, 0, 0.5)]
+PARTIAL = {  # rewards -> p̂, y, right ones, and the p at which 0s and 1s have this y
+    (0, 0.6, 0.6, 0): (0.3, 0.3, 0, 0.1),  # 0.3 = √(0.1 · 0.9)
+    (0.4, 1, 1, 0.4): (0.7, 0.3, 2, 0.9),
+    (0.1,) * 7: (0.1, 0, 0, 0),  # dead
+    (0.9, 0.9): (0.9, 0, 0, 1),
+}
 
 
-@pytest.mark.parametrize("rewards", REWARDS)
-def test_p_hat_and_y_of_a_group_are_the_mean_and_the_std_of_its_rewards(rewards):
-    """Without a std it is dead. Completions with a reward of 1 are right."""
+@pytest.mark.parametrize("rewards", PARTIAL)
+def test_p_hat_and_y_of_a_group_are_the_mean_and_the_std_of_partial_rewards(rewards):
     one = group(7, rewards)
-    assert one.p_hat == pytest.approx(statistics.mean(rewards))
-    assert one.y == pytest.approx(statistics.pstdev(rewards))
-    assert one.live == (one.y > 0) == (len(set(rewards)) > 1)
-    assert one.successes == rewards.count(1)
+    actual = one.p_hat, one.y, one.successes, one.binary_p_hat
+    assert actual == pytest.approx(PARTIAL[rewards])
+    assert one.live == (one.y > 0)
 
 
 @pytest.mark.parametrize("G", [1, 2, 3, 5, 7, 16, 49, 64, 1000])
@@ -38,21 +39,6 @@ def test_of_0s_and_1s_y_is_the_papers_to_the_last_bit(G):
         assert (one.successes, one.p_hat, one.binary_p_hat) == (right, p_hat, p_hat)
         assert one.y == (p_hat * (1 - p_hat)) ** 0.5
         assert one.live == (0 < right < G)
-
-
-BINARY = {  # rewards -> the p at which 0s and 1s have their std, on the same side of 1/2
-    (0, 0.6, 0.6, 0): 0.1,  # std 0.3 = √(0.1 · 0.9)
-    (0.4, 1, 1, 0.4): 0.9,
-    (0.1, 0.1): 0,  # dead
-    (0.9, 0.9): 1,
-}
-
-
-@pytest.mark.parametrize("rewards", BINARY)
-def test_the_pass_rate_of_0s_and_1s_with_a_groups_std(rewards):
-    one = group(7, rewards)
-    assert one.binary_p_hat == pytest.approx(BINARY[rewards])
-    assert grpo.group_factor(one.binary_p_hat) == pytest.approx(one.y)
 
 
 def test_two_groups_of_one_problem_are_different():
@@ -262,11 +248,12 @@ def test_kl_and_entropy_by_hand():
     close(entropy_gradient, [0.5 * -0.3], 1e-6)
 
 
-MISMATCH = {  # correction, of a -> c of three tokens, how many are above the cap of 3
-    ("none", "token"): ([1, 1, 1], None),
-    ("truncate", "token"): ([2, 2, 1], 0),
-    ("truncate", "sequence"): ([3, 3, 1], 2),  # 4 is above the cap
-    ("mask", "sequence"): ([0, 0, 1], 2),
+MISMATCH = {  # correction, of a, cap -> c of three tokens, how many are above the cap
+    ("none", "token", 3): ([1, 1, 1], None),
+    ("truncate", "token", 3): ([2, 2, 1], 0),
+    ("truncate", "sequence", 5): ([4, 4, 1], 0),  # 2 · 2 for each token of the row
+    ("truncate", "sequence", 3): ([3, 3, 1], 2),
+    ("mask", "sequence", 3): ([0, 0, 1], 2),
 }
 
 
@@ -275,9 +262,8 @@ def test_mismatch_correction_by_hand(case):
     """Both tokens of row 0 are twice as likely under the policy as under the generator."""
     c, over = MISMATCH[case]
     gap_3 = torch.tensor([2.0, 2, 1], **FLOAT64).log()
-    corrected_3, stats = correct_mismatch(
-        torch.full((3,), -5.0), gap_3, torch.tensor([0, 0, 1]), *case, cap=3
-    )
+    advantage_3, row_3 = torch.full((3,), -5.0), torch.tensor([0, 0, 1])
+    corrected_3, stats = correct_mismatch(advantage_3, gap_3, row_3, *case)
     close(corrected_3 / -5, c)
     assert stats.get("mismatch_over_cap") == over
     close(stats["logp_gap"], 2 * math.log(2))
