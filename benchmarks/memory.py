@@ -24,7 +24,7 @@ from plumbing.distributed.launch import as_rank_0_of
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.models import trial
-from scripts import analysis
+from scripts.command import exit_on_error
 
 GIB = 2**30
 USABLE = 0.92  # share of a card that the formula may fill
@@ -227,7 +227,7 @@ def main(argv=None) -> None:
     add("--ranks", type=count, nargs="+", default=None, help="of the job [1; of presets 8 1]")
     add("--card", type=float, nargs="+", default=CARDS, help="GiB of a GPU")
     begin_process()
-    with analysis.one_line("memory"):
+    with exit_on_error("memory"):
         args, flags = parser.parse_known_args(argv)
         runs = [flags]
         worlds = [1]

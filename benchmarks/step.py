@@ -49,7 +49,7 @@ from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import borrowed_process
 from plumbing.errors import InputError
 from records.metrics import History
-from scripts import analysis
+from scripts.command import exit_on_error
 from verify import Verdict, Verifier
 
 DEMO = ROOT / "demo"
@@ -239,7 +239,7 @@ def main(argv=None) -> None:
     add("--trl", type=count, default=None, metavar="BATCH", help="also measure TRL")
     with (
         borrowed_process(),
-        analysis.one_line("step"),
+        exit_on_error("step"),
         tempfile.TemporaryDirectory() as out,
     ):
         if launch().world > 1:

@@ -39,7 +39,7 @@ from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
 from plumbing.files import read_lines
 from plumbing.stopwatch import Stopwatch
-from scripts import analysis
+from scripts.command import exit_on_error, make_parser
 from verify import Verifier
 
 # Hot and short. At temperature 0.7 the completions of a demo problem have one length, which would
@@ -171,12 +171,12 @@ def comparisons(layout: Layout, groups: list[Group]) -> Iterator[tuple]:
 
 def main() -> int:
     """Print the table. Returns the exit status."""
-    analysis.parser(__doc__).parse_args()
+    make_parser(__doc__).parse_args()
     # TRL calls rollout_func experimental, and transformers has renamed settings.
     warnings.filterwarnings("ignore")
     begin_process()
     torch.set_num_threads(1)
-    with analysis.one_line("trl_agreement"):
+    with exit_on_error("trl_agreement"):
         print(f"TRL {version('trl')}; {provenance()}")
     layout = train.build_layout(CONFIG)
     layout.connect(CONFIG.timeout_minutes)

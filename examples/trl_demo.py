@@ -24,7 +24,7 @@ from plumbing.distributed.launch import launch
 from plumbing.errors import InputError
 from rollout import PromptEncoder
 from sampler import find_sampler
-from scripts import analysis
+from scripts.command import exit_on_error
 from verify import Verifier
 
 # The flags of train.py that this trainer uses
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> None:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
     parser = command_line.Parser(__doc__)
     command_line.add_fields(parser, Config, USED)
-    with analysis.one_line("trl_demo"):
+    with exit_on_error("trl_demo"):
         given = parser.parse_args(argv)  # rejects flags that this trainer would ignore
         c = train.parse(["--preset", "demo", "--sampler", "uniform", *argv])
         if "out" not in given:

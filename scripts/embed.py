@@ -24,7 +24,7 @@ from plumbing.distributed.shutdown import begin_process
 from plumbing.files import write_atomic
 from plumbing.models import load
 from samplers.embedded import path_of
-from scripts import analysis
+from scripts.command import exit_on_error, make_parser
 from teacher import UtilityModel, check_teacher
 
 TOKENS = 16_384  # of a batch, padding included
@@ -57,14 +57,14 @@ def save(embedding_N_D: torch.Tensor, name: str, data: Path, crc32: int) -> Path
 
 
 def main(argv=None) -> None:
-    parser = analysis.parser(__doc__)
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("model", help="hub id or directory")
     add("--data", required=True, help="JSONL or Parquet")
     add("--max_prompt_tokens", type=count, default=Config.max_prompt_tokens, help="(%(default)s)")
     args = parser.parse_args(argv)
     begin_process()
-    with analysis.one_line("embed", SafetensorError):
+    with exit_on_error("embed", SafetensorError):
         check_teacher(args.model, args.max_prompt_tokens)
         problems = Problems(args.data)
         texts = [problems.question(i) for i in range(len(problems))]

@@ -31,7 +31,8 @@ from plumbing.files import check_writable, file_crc32, write_lines
 from plumbing.run import checkpoint
 from plumbing.stopwatch import Stopwatch
 from records.rows import graded_row
-from scripts import analysis
+from scripts.command import exit_on_error
+from scripts.study.runs import config_of, read_config
 from train import EVALUATION, Actor
 from verify import Verifier
 
@@ -114,8 +115,8 @@ def arguments(argv) -> Namespace:
 def of_run(run_dir: Path, given: dict) -> train.Config:
     """Return the settings of a run, overridden by flags. Raises InputError if its validation file
     or reward has changed, and no flag replaces it."""
-    recorded = analysis.read_config(run_dir)
-    config = analysis.recorded(train.Config, recorded)
+    recorded = read_config(run_dir)
+    config = config_of(recorded)
     if "preset" in given:
         raise InputError(f"--preset: {run_dir} is a run and has settings already")
     for name, flag in (("val_data", "--data"), ("reward", "--reward")):
@@ -171,7 +172,7 @@ def evaluate(args: Namespace) -> None:
 
 
 def main(argv=None) -> None:
-    with borrowed_process(), analysis.one_line("evaluate"):
+    with borrowed_process(), exit_on_error("evaluate"):
         evaluate(arguments(argv))
 
 

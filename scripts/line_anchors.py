@@ -15,7 +15,7 @@ from pathlib import Path
 from plumbing.config import ROOT
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
-from scripts import analysis
+from scripts.command import exit_on_error, make_parser
 
 PAGE = ROOT / "docs/paper_map.md"
 LINK = re.compile(r"\[`(\w+)`\]\(\.\./([\w/]+\.py)(?:#L\d+)?\)(?: of `(\w+)`)?")
@@ -72,8 +72,8 @@ def anchored(text: str, root: Path = ROOT) -> str:
 
 
 def main(argv=None) -> None:
-    analysis.parser(__doc__).parse_args(argv)
-    with analysis.one_line("line_anchors"):
+    make_parser(__doc__).parse_args(argv)
+    with exit_on_error("line_anchors"):
         write_atomic(PAGE, anchored(PAGE.read_text("utf-8")))
         print(PAGE)
 

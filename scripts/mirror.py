@@ -21,7 +21,8 @@ from pathlib import Path
 
 from plumbing.errors import InputError, first_lines
 from plumbing.files import read_lines
-from scripts import analysis
+from scripts.command import exit_on_error, make_parser
+from scripts.study.runs import read_config
 
 WAIT = 5.0  # seconds between two looks at the run with --follow
 
@@ -87,7 +88,7 @@ def mirror(run_dir: Path, tracker: str, out: Path, follow: bool) -> int:
     copied = []
     with ExitStack() as stack:
         while True:
-            config = analysis.read_config(run_dir)  # a finished run may go on with more steps
+            config = read_config(run_dir)  # a finished run may go on with more steps
             rows = read_lines(run_dir / "metrics.jsonl", torn=True)
             newest = rows[-1] if rows else {}
             finished = newest.get("step") == config["steps"] and "val_accuracy" in newest
@@ -110,14 +111,14 @@ def mirror(run_dir: Path, tracker: str, out: Path, follow: bool) -> int:
 
 def main(argv=None) -> None:
     """Run the command; Ctrl-C ends it."""
-    parser = analysis.parser(__doc__, out="logs")
+    parser = make_parser(__doc__, out="logs")
     add = parser.add_argument
     add("run", metavar="RUN", type=Path, help="a run directory")
     add("--to", required=True, choices=TRACKERS, help="the tracker")
     add("--follow", action="store_true", help="continue until the run is finished")
     args = parser.parse_args(argv)
     run_dir = args.run.resolve()  # "runs/latest" is named as what it points to
-    with suppress(KeyboardInterrupt), analysis.one_line("mirror"):
+    with suppress(KeyboardInterrupt), exit_on_error("mirror"):
         steps = mirror(run_dir, args.to, args.out, args.follow)
         print(f"{steps} steps copied")
 

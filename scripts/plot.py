@@ -9,196 +9,20 @@ interval: of several runs over their seeds, as in the paper's App. E, by Student
 over the validation problems, by the normal approximation. The legend says which.
 """
 
-import matplotlib
-import numpy as np
-import pandas as pd
-from cycler import cycler
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
-from scipy import stats
-from scipy.special import expit, logit
-
-from scripts import analysis
-from scripts.analysis import AMOUNTS, Run
-
-# Okabe and Ito's colours, with a grey instead of black, which a dark page would hide, and a red and
-# an olive instead of yellow.
-COLOURS = ["#0072B2", "#E69F00", "#888888", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#882255"]
-COLOURS += ["#999933"]
-GREY = "#808080"  # of all text: readable on light and dark pages, as pictures are transparent
-LOOK = {
-    "axes.prop_cycle": cycler(linestyle=["-", "--", ":"]) * cycler(color=COLOURS),
-    "axes.grid": True,
-    "axes.facecolor": "none",
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": GREY,
-    "figure.facecolor": "none",
-    "grid.alpha": 0.25,
-    "legend.fontsize": 8,
-    "legend.framealpha": 0.0,
-    "text.color": GREY,
-    "text.parse_math": False,  # a method's name may have dollars
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-}
-STYLES = (":", "--", "-.")  # of lines
-MISSED = {"marker": "v", "linestyle": "none"}  # a level that was not reached
-PANELS = {  # key of metrics.jsonl -> title, y label
-    "val_accuracy": ("Validation accuracy", "greedy (band: see the legend)"),
-    "reward_mean": ("Training reward", "mean; not comparable between samplers"),
-    "reward_std_group": ("Training reward: standard deviation", "mean over groups"),
-    "zero_variance": ("Dead groups (zero variance)", "share of groups"),
-    "grad_norm": ("Gradient norm", "norm before clipping"),
-    "teacher_mae": ("Prediction error on unseen problems", "mean |predicted − outcome|"),
-    "teacher_mae_dead": ("Prediction error on dead groups", "mean |predicted − outcome|"),
-    "teacher_mu": ("Predicted utility", "mean over candidates"),
-    "teacher_sigma": ("Predicted utility: deviation", "standard deviation over candidates"),
-}
-
-
-def fill_gaps(curves: pd.DataFrame) -> pd.DataFrame:
-    """Interpolate curves, one a column, at the places where another is known."""
-    return curves.sort_index().interpolate("index", limit_area="inside")
-
-
-def draw_mean(axes, name: str, curves: pd.DataFrame) -> Line2D:
-    """Draw curves, one a column, thin, and their mean where all are known, in the next colour;
-    without a curve, skip the colour."""
-    between = fill_gaps(curves)
-    mean = between.dropna().mean(axis=1)
-    [line] = axes.plot(mean, label=name, linewidth=1.8)
-    look = {"color": line.get_color(), "linestyle": line.get_linestyle(), "alpha": 0.35, "lw": 0.7}
-    for _, curve in between.items():
-        axes.plot(curve.dropna(), **look)
-    return line
-
-
-def half_width(curves: pd.DataFrame, problems: int) -> pd.Series:
-    """Compute half of the 95% interval of the mean accuracy, where all curves are known: of several
-    over seeds, t · s / √n; of one over so many problems, 1.96 · √(p(1-p) / problems), NaN if their
-    number is not known (0)."""
-    known = fill_gaps(curves).dropna()
-    n = known.shape[1]
-    if n > 1:
-        return stats.t.ppf(0.975, n - 1) * known.std(axis=1) / n**0.5
-    p = known.iloc[:, 0]
-    return 1.96 * np.sqrt(p * (1 - p) / (problems or np.nan))
-
-
-def describe_band(runs: list[Run]) -> str:
-    """Return what the legend says of a method's runs and of the band around its accuracy."""
-    if len(runs) > 1:
-        return f"{len(runs)} runs, band: 95% over seeds"
-    problems = runs[0].problems
-    return f"1 run, band: 95% over {problems:,} problems" if problems else "1 run"
-
-
-def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> None:
-    """Draw one of PANELS against one of AMOUNTS."""
-    title, label = PANELS[key]
-    axes.set(title=title, ylabel=label, xlabel=AMOUNTS[amount])
-    for name, runs in methods.items():
-        curves = [run.curve(key, amount) for run in runs]
-        if key != "val_accuracy":
-            # s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)
-            curves = [curve.ewm(alpha=0.1, adjust=False).mean() for curve in curves]
-        curves = pd.concat(curves, axis=1)
-        line = draw_mean(axes, f"{name} ({describe_band(runs)})", curves)
-        if key == "val_accuracy":
-            spent, mean = line.get_data()
-            half = half_width(curves, runs[0].problems)
-            axes.fill_between(spent, mean - half, mean + half, color=line.get_color(), alpha=0.1)
-            axes.yaxis.set_major_formatter(PercentFormatter(1))
-
-
-@matplotlib.rc_context(LOOK)
-def draw(methods: dict[str, list[Run]], amount: str = "steps", keys=PANELS) -> Figure:
-    """Draw those of the panels that have data, three in a row."""
-    metrics = [run.metrics for runs in methods.values() for run in runs]
-    known = pd.concat(metrics).count()
-    keys = [key for key in keys if known.get(key)]
-    rows = -(-len(keys) // 3)
-    height = 3.4 * rows + 0.2 * len(methods)
-    figure = Figure(figsize=(13.2, height), layout="constrained")
-    for place, key in enumerate(keys, 1):
-        axes = figure.add_subplot(rows, 3, place)
-        draw_panel(axes, key, methods, amount)
-    legend = figure.axes[0].get_legend_handles_labels()
-    figure.legend(*legend, loc="outside upper center")
-    return figure
-
-
-@matplotlib.rc_context(LOOK)
-def draw_study(rows: pd.DataFrame) -> Figure:
-    """Draw the accuracy of a study's arms by completions, a panel a task, from its scores."""
-    tasks = rows.groupby("task", sort=False)
-    arms = rows.arm.unique()
-    columns = len(tasks)
-    legend_lines = len(arms) / columns
-    figure = Figure(figsize=(4.4 * columns, 4 + 0.2 * legend_lines), layout="constrained")
-    for place, (task, of_task) in enumerate(tasks, 1):
-        axes = figure.add_subplot(1, columns, place)
-        for arm in arms:
-            runs = of_task[of_task.arm == arm]
-            curves = runs.pivot(index="completions", columns="seed", values="accuracy")
-            draw_mean(axes, arm, curves)
-        axes.set(title=task, xlabel="completions", ylabel="accuracy, %")
-    legend = axes.get_legend_handles_labels()
-    figure.legend(*legend, loc="outside lower center", ncols=columns)
-    return figure
-
-
-def draw_speed_ups(axes, rows: pd.DataFrame, shift: float) -> None:
-    """Draw an arm's line in the next colour, shifted in log-odds so that bars do not overlap."""
-    shifted = logit(rows.base_dead) + shift
-    rows = rows.set_index(expit(shifted))
-    value = rows.speed_up_value.replace(0, np.nan)
-    bars = [value - rows.speed_up_low, rows.speed_up_high - value]
-    line, *_ = axes.errorbar(rows.index, value, bars, marker="o", label=rows.arm.iloc[0])
-    missed = rows.speed_up_bound[value.isna()]
-    axes.plot(missed, color=line.get_color(), **MISSED)
-
-
-@matplotlib.rc_context(LOOK)
-def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
-    """Draw a study's summary.csv: speed-ups, with their intervals, against the share of the
-    baseline's groups that are dead; arms side by side. lines: label -> height."""
-    figure = Figure(figsize=(6.4, 5.4), layout="constrained")  # read on phones, too
-    axes = figure.subplots()
-    curve = curve.sort_values("base_dead", kind="stable")
-    by_arm = curve.groupby("arm", sort=False)
-    for number, (_, rows) in enumerate(by_arm):
-        draw_speed_ups(axes, rows, 0.06 * (number % 5))
-    axes.plot([], [], color=GREY, label="not reached: at most this", **MISSED)
-    axes.axhline(1, color=GREY, linewidth=1)
-    for number, (label, height) in enumerate(lines.items()):
-        style = STYLES[number % 3]
-        axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
-    axes.set(
-        xscale="logit",
-        xticks=curve.base_dead.unique(),
-        xlabel="dead groups of the baseline",
-        ylabel="speed-up",
-    )
-    axes.set_xticks([], minor=True)
-    axes.tick_params(axis="x", labelrotation=60)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, 1))
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter("{x:g}")
-    figure.legend(loc="outside upper center", ncols=2, fontsize=10)
-    return figure
+from scripts.command import exit_on_error, make_parser
+from scripts.study import figures
+from scripts.study.runs import AMOUNTS, load_methods
 
 
 def main(argv=None) -> None:
-    parser = analysis.parser(__doc__, runs=True, out="figures/training.png")
+    parser = make_parser(__doc__, runs=True, out="figures/training.png")
     parser.add_argument(
         "--x", choices=AMOUNTS, default="steps", help="horizontal axis (%(default)s)"
     )
     args = parser.parse_args(argv)
-    with analysis.one_line("plot"):
-        methods = analysis.load_methods(args.runs)
-        figure = draw(methods, args.x)
+    with exit_on_error("plot"):
+        methods = load_methods(args.runs)
+        figure = figures.draw(methods, args.x)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(args.out, dpi=150)
         print(args.out)

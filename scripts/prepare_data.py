@@ -36,7 +36,8 @@ from plumbing.command_line import count
 from plumbing.data.rows import parse_json, read_rows
 from plumbing.errors import InputError, first_lines, print_line
 from plumbing.files import write_atomic
-from scripts import analysis, reasoning_tasks
+from scripts import reasoning_tasks
+from scripts.command import exit_on_error, make_parser
 from scripts.sources import SOURCES, Source
 from verify import Verifier
 
@@ -179,7 +180,7 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
 
 def arguments(argv) -> Namespace:
     """Parse the command line into the settings that `prepare` takes."""
-    parser = analysis.parser(__doc__)
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add(
         "--source",
@@ -257,7 +258,7 @@ def prepare(args: Namespace) -> dict:
 
 
 def main(argv=None) -> None:
-    with analysis.one_line("prepare_data"):
+    with exit_on_error("prepare_data"):
         print(json.dumps(prepare(arguments(argv))))
 
 

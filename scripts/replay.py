@@ -32,7 +32,8 @@ from plumbing.run import checkpoint
 from records.metrics import History
 from records.rows import logged_groups
 from sampler import Sampler, find_sampler
-from scripts import analysis
+from scripts.command import exit_on_error, make_parser
+from scripts.study.runs import config_of, read_config
 from verify import Verifier
 
 
@@ -55,8 +56,8 @@ def recorded_proposals(rows: list[dict], P: int) -> Iterator[tuple[list[Group], 
 
 def load(run_dir: Path) -> tuple[train.Config, Layout]:
     """Read the run's settings. Raises InputError if this is another number of ranks."""
-    settings = analysis.read_config(run_dir)
-    config = replace(analysis.recorded(train.Config, settings), teacher_ranks=0)
+    settings = read_config(run_dir)
+    config = replace(config_of(settings), teacher_ranks=0)
     layout = train.build_layout(config)
     ranks = settings["student_ranks"]
     if layout.world != ranks:
@@ -157,12 +158,12 @@ def outcome(student: train.Student, group: Group, o: Completion, failed: bool) -
 
 
 def main(argv=None) -> int:
-    parser = analysis.parser(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
     parser.add_argument("--step", type=count, required=True, help="the step to train again")
     args = parser.parse_args(argv)
     begin_process()
-    with analysis.one_line("replay"):
+    with exit_on_error("replay"):
         config, layout = load(args.run)
         with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
 

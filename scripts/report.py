@@ -5,17 +5,13 @@
 Runs may still be in progress. The page needs neither a network nor JavaScript.
 """
 
-import base64
-from datetime import datetime
-from io import BytesIO
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
-from matplotlib.figure import Figure
-
 from plumbing.files import read_lines, write_atomic
-from scripts import analysis, categories, plot, verdict
-from scripts.analysis import Run
+from scripts.command import exit_on_error, make_parser
+from scripts.study import categories, figures, verdict
+from scripts.study.page import render
+from scripts.study.runs import Run, load_methods, read_table
 
 RECENT = 20  # steps that health is averaged over
 SHOWN = 6  # samples
@@ -36,7 +32,7 @@ def view(run: Run) -> dict:
     samples: the newest completions, latest first; verdicts: how many problems had which in the
     newest evaluation, as a table of verdict.tables."""
     step = run.curve("val_accuracy").index[-1]  # files of later steps are from before a resume
-    verdicts = analysis.read_table(run.folder / f"evals/step_{step}.jsonl", "status")
+    verdicts = read_table(run.folder / f"evals/step_{step}.jsonl", "status")
     counts = verdicts.status.value_counts()
     samples = read_lines(run.folder / "samples.jsonl", torn=True)
     health = run.metrics.loc[1:].tail(RECENT).reindex(columns=HEALTH).mean()
@@ -49,27 +45,11 @@ def view(run: Run) -> dict:
     }
 
 
-def encode(figure: Figure) -> str:
-    """Return a figure as a PNG in base64."""
-    file = BytesIO()
-    figure.savefig(file, dpi=120)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def render(**values) -> str:
-    """Fill in the template: title, verdict (sentences), tables (as those of verdict.tables),
-    figures (by title) and, of runs, those of `main`."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.filters["encode"] = encode
-    template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
-    return environment.from_string(template).render(written=datetime.now(), **values)
-
-
 def main(argv=None) -> None:
-    parser = analysis.parser(__doc__, runs=True, out="figures/report.html")
+    parser = make_parser(__doc__, runs=True, out="figures/report.html")
     args = parser.parse_args(argv)
-    with analysis.one_line("report"):
-        methods = analysis.load_methods(args.runs)
+    with exit_on_error("report"):
+        methods = load_methods(args.runs)
         warned, findings, tables = verdict.of_methods(methods)
         column = max((run.config["column"] for runs in methods.values() for run in runs), key=len)
         if column:
@@ -85,7 +65,7 @@ def main(argv=None) -> None:
             title=f"{', '.join(methods)}: {model} on {data}",
             verdict=warned + findings,
             tables=tables,
-            figures={"curves": plot.draw(methods, keys=CURVES)},
+            figures={"curves": figures.draw(methods, keys=CURVES)},
             views=views,
             health=HEALTH.values(),
             recent=RECENT,

@@ -38,7 +38,8 @@ from plumbing.distributed.layout import device_type
 from plumbing.errors import InputError
 from plumbing.files import read_lines
 from rollout import Generator, Policy, PromptEncoder
-from scripts import analysis, reasoning_tasks
+from scripts import reasoning_tasks
+from scripts.command import exit_on_error, make_parser
 from studies.supervised import descend, make_olmo2
 
 CONFIG = Config(prompt_header="", prompt_footer="Answer:")  # of the prompts
@@ -254,7 +255,7 @@ def run(args: Namespace) -> None:
 
 
 def main(argv=None) -> None:
-    parser = analysis.parser(__doc__, out="models/cold")
+    parser = make_parser(__doc__, out="models/cold")
     add = parser.add_argument
     add("model", help="hub id or Hugging Face directory, or `new`")
     add("--demonstrations", type=count, default=960, help="rows of easy levels (%(default)s)")
@@ -263,7 +264,7 @@ def main(argv=None) -> None:
     add("--learning_rate", type=non_negative, default=1e-4, help="(%(default)s)")
     add("--direct", type=fraction, default=0.0, help="share without steps (%(default)s)")
     add("--seed", type=int, default=0, help="of the demonstrations and their order (%(default)s)")
-    with analysis.one_line("cold_start"):
+    with exit_on_error("cold_start"):
         run(parser.parse_args(argv))
 
 

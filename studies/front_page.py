@@ -23,8 +23,10 @@ from matplotlib.ticker import FuncFormatter
 from plumbing.config import ROOT
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
-from scripts import analysis, plot, scores
-from scripts.study import Plan
+from scripts.command import exit_on_error, make_parser
+from scripts.study import figures as plot
+from scripts.study import scores
+from scripts.study.plan import Plan
 
 SPARSITY = ROOT / "studies/sparsity"
 GAINS = SPARSITY / "scores.csv"
@@ -244,10 +246,10 @@ def record() -> None:
 
 
 def main(argv=None) -> None:
-    parser = analysis.parser(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--record", action="store_true", help="run the demo first")
     args = parser.parse_args(argv)
-    with analysis.one_line("front_page"):
+    with exit_on_error("front_page"):
         if args.record:
             record()
         gains = read_gains()

@@ -39,7 +39,8 @@ from sampler import (
     join,
     utility_target,
 )
-from scripts import analysis
+from scripts.command import exit_on_error
+from scripts.study.runs import method_name
 from studies.simulated import Simulation, StandInTeacher, Student, make_problems
 from teacher import TeacherServer
 from train import TeacherClient
@@ -155,7 +156,7 @@ def parse(argv: list[str] | None) -> tuple[Config, Simulation, str]:
     if settings.csv:
         check_table(Path(settings.csv))
     changes = [f"{name}={value}" for name, value in given.items() if name not in NOT_OF_ARM]
-    return config, settings, ", ".join([analysis.method_name(config.sampler), *changes])
+    return config, settings, ", ".join([method_name(config.sampler), *changes])
 
 
 def check_table(path: Path) -> None:
@@ -173,7 +174,7 @@ def peak_megabytes() -> int:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the simulation; print a row after each part."""
-    with analysis.one_line("full_length"):
+    with exit_on_error("full_length"):
         config, settings, arm = parse(argv)
         wall = -time.perf_counter()
         print(arm)

@@ -23,7 +23,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from plumbing.files import write_lines
-from scripts import analysis
+from scripts.command import exit_on_error, make_parser
 from studies.supervised import completion_loss, descend, make_olmo2, make_tokenizer_of
 
 TEMPERATURE = 0.7  # the rates hold when sampling at this temperature
@@ -190,8 +190,8 @@ def make(out: Path, named: bool = True) -> None:
 
 def main():
     """Make a folder."""
-    args = analysis.parser(__doc__, out="demo").parse_args()
-    with analysis.one_line("toy_task"):
+    args = make_parser(__doc__, out="demo").parse_args()
+    with exit_on_error("toy_task"):
         make(args.out)
 
 

@@ -9,7 +9,8 @@ criterion is in docs/log.md, 2026-11-29.
 import numpy as np
 import pandas as pd
 
-from scripts import analysis, scores
+from scripts.command import make_parser
+from scripts.study import scores
 
 BUDGET = 23_040  # completions of a run: 120 steps of 12 groups of 16
 STEPS, PROMPTS = 120, 12
@@ -54,7 +55,7 @@ def against_today(rows: pd.DataFrame) -> pd.DataFrame:
 
 def main():
     """Print both tables."""
-    parser = analysis.parser(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("csv", nargs="+", help="tables of scores")
     rows = pd.concat([scores.read(path) for path in parser.parse_args().csv], ignore_index=True)
     for table in (quarters(rows), against_today(rows)):

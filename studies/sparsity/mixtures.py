@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 
 from plumbing.files import read_lines, write_lines
-from scripts import analysis
+from scripts.command import make_parser
 from studies import toy_task
 from studies.toy_task import MASTERED, OUT, RATES, REACH
 
@@ -43,7 +43,7 @@ def write_mixture(base: Path, name: str, out: Path, named: bool = True) -> None:
 
 def main():
     """Write the files."""
-    out = analysis.parser(__doc__, out="data/sparsity").parse_args().out
+    out = make_parser(__doc__, out="data/sparsity").parse_args().out
     for name in MIXTURES:
         write_mixture(Path("demo"), name, out)
     unnamed = out / "unnamed"

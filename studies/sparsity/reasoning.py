@@ -15,7 +15,8 @@ from pathlib import Path
 import pandas as pd
 
 from plumbing.files import read_lines, write_lines
-from scripts import analysis, reasoning_tasks
+from scripts import reasoning_tasks
+from scripts.command import make_parser
 from scripts.prepare_data import normalise
 
 BASE = Path("studies/real_model/base.csv")
@@ -40,7 +41,7 @@ def level(row: dict) -> str:
 
 def main():
     """Write the files."""
-    out = analysis.parser(__doc__, out="data/reasoning-sparse").parse_args().out
+    out = make_parser(__doc__, out="data/reasoning-sparse").parse_args().out
     base = pd.read_csv(BASE)
     unanswered = {*base["task,level"][base.p == 0]}
     hard = unanswered - IN_REACH

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from plumbing.files import write_lines
-from scripts import analysis
+from scripts.command import exit_on_error, make_parser
 from studies.supervised import completion_loss, descend, make_olmo2, make_tokenizer_of
 from studies.toy_task import FOOTER, SIZES
 
@@ -127,8 +127,8 @@ def demonstrations(count: int) -> list[str]:
 
 def main():
     """Write the folder."""
-    out = analysis.parser(__doc__, out="data/letters").parse_args().out
-    with analysis.one_line("letters"):
+    out = make_parser(__doc__, out="data/letters").parse_args().out
+    with exit_on_error("letters"):
         torch.set_num_threads(1)  # sums in one order, whatever the machine's cores
         training, validation = make_problems()
         write_lines(out / "train.jsonl", training)

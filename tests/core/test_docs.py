@@ -94,7 +94,8 @@ def our_modules() -> set[str]:
     folders = ("scripts", "benchmarks", "studies", "tests/stress")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     files = [path for path in files if 'if __name__ == "__main__"' in path.read_text("utf-8")]
-    return {"train"} | {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files}
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files}
+    return {"train"} | {module.removesuffix(".__main__") for module in modules}
 
 
 @every_page

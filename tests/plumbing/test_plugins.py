@@ -21,7 +21,7 @@ from sampler import (
     find_sampler,
     join,
 )
-from scripts.analysis import one_line
+from scripts.command import exit_on_error
 from tests.helpers.checks import rejected
 from tests.helpers.groups import solved
 from tests.helpers.models import ROOT
@@ -189,7 +189,7 @@ def test_an_error_of_this_project_in_a_script_has_no_line(tmp_path, capsys):
     file.write_text(WRONG_SHAPES)
     mine = object.__new__(find_sampler(f"{file}:Mine"))
     for work in (lambda: train.parse(["--steps", "0"]), lambda: mine.propose(1)):
-        with pytest.raises(SystemExit), one_line("script"):
+        with pytest.raises(SystemExit), exit_on_error("script"):
             work()
     flag, own = capsys.readouterr().err.splitlines()
     assert flag.endswith("0: must be in [1, 1000000000] (see --help)")

@@ -14,7 +14,7 @@ from plumbing.run.directory import RunDir
 from plumbing.run.facts import differences, model_files
 from records.rows import log_groups, selection
 from sampler import file_of
-from scripts.analysis import read_config
+from scripts.study.runs import read_config
 from tests.helpers.checkpoints import trained
 from tests.helpers.checks import rejected
 from tests.helpers.files import change, flip_bit

@@ -14,7 +14,7 @@ import train
 from plumbing.distributed import shutdown
 from plumbing.errors import InputError, NonFiniteError, print_line
 from plumbing.plugins import load
-from scripts.analysis import one_line
+from scripts.command import exit_on_error
 from tests.helpers.ranks import Grades, command
 
 
@@ -78,7 +78,7 @@ def test_output_that_nobody_reads_ends_no_run(capsys):
     with os.fdopen(writer, "w", buffering=1) as stream:
         print_line("the first fails", stream)
         print_line("the second is dropped", stream)
-    with one_line("script"):
+    with exit_on_error("script"):
         raise BrokenPipeError
     assert capsys.readouterr() == ("", "")
 

@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks import memory
 from plumbing.files import file_crc32, write_lines
-from scripts import embed, evaluate, replay, report, study
+from scripts import embed, evaluate, replay, report
+from scripts.study import __main__ as study
 from tests.helpers.files import change
 from tests.helpers.ranks import DEMO, contents
 from tests.helpers.runs import GOLDILOCKS, make_run

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scripts import scores
+from scripts.study import scores
 from studies import front_page
 from tests.helpers.models import ROOT
 

@@ -13,14 +13,17 @@ import pandas as pd
 import pytest
 
 from plumbing.files import read_lines
-from scripts import dry_run, runner, scores, study, verdict
-from scripts.runner import Runner
+from scripts.study import __main__ as study
+from scripts.study import dry_run, runner, scores, verdict
+from scripts.study.plan import Plan
+from scripts.study.runner import Runner
+from scripts.study.runs import Run
 from tests.helpers.checks import rejected
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import assert_same_run, contents
 from tests.helpers.runs import make_run
 
-PLANS = {path.stem: study.Plan.read(str(path)) for path in ROOT.glob("studies/paper/*.toml")}
+PLANS = {path.stem: Plan.read(str(path)) for path in ROOT.glob("studies/paper/*.toml")}
 FIGURES = ROOT / "studies/paper/figures.csv"
 ONE_ARM = ('Goldilocks = { flags = "--sampler goldilocks" }', "")
 # A rank in the place of train.py. When all 4 are there, rank 0 logs steps. At step 3 it waits for
@@ -172,7 +175,7 @@ def test_a_miniature_that_is_killed_is_bit_identical(tmp_path, monkeypatch):
 def test_the_last_five_evaluations_are_averaged(tmp_path):
     """As the paper does (Section 5.2); the one before the first step never counts."""
     rewards = [[0, 0, 0, 1], [0, 0, 1, 1], *([0, 1, 1, 1],) * 4, [1, 1, 1, 1]]
-    run = study.analysis.Run.load(make_run(tmp_path / "run", verdicts=rewards))
+    run = Run.load(make_run(tmp_path / "run", verdicts=rewards))
     rows = run.scores(cores=1, checksums=[], task="", arm="uniform", seed=0)
     columns = ["before", "accuracy", "evaluations", "step"]
     of_run = scores.last_evaluations(rows)[columns]
@@ -292,7 +295,7 @@ def test_a_plan_for_gpus_is_rejected_where_there_are_none(tmp_path, monkeypatch,
 
 
 def test_a_table_that_the_figures_lack_is_rejected_before_the_first_run(tmp_path):
-    plan = study.Plan.read(plan_file(tmp_path, ('table = "Table 3"', 'table = "Table 9"')))
+    plan = Plan.read(plan_file(tmp_path, ('table = "Table 3"', 'table = "Table 9"')))
     with rejected("has no rows of Table 9"):
         study.check(plan.miniature())
 
@@ -317,7 +320,7 @@ def test_a_failure_is_reported_by_trainings_line_not_by_torchruns_last(tmp_path)
 def test_a_stopped_launch_is_no_failure_and_a_failed_one_is(tmp_path, monkeypatch, capsys):
     """The launch command ends with status 1 in both cases, as torchrun does. At a second SIGTERM
     torchrun would end before its ranks, so there is one."""
-    [job] = study.Plan.read(plan_file(tmp_path, ONE_ARM)).jobs()
+    [job] = Plan.read(plan_file(tmp_path, ONE_ARM)).jobs()
     job = replace(job, out=tmp_path)
     assert Runner(launch=["false"]).run([job]) == 1
     ready, signals = tmp_path / "ready", tmp_path / "signals"

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from scripts import plot
-from scripts.analysis import load_methods
+from scripts.study import figures
+from scripts.study.runs import load_methods
 from tests.helpers.runs import GOLDILOCKS, make_run
 
 
@@ -17,7 +18,7 @@ def test_means_over_two_runs(tmp_path):
         runs.append(make_run(tmp_path / str(seed), rows, seed=seed, steps=3))
     accuracy, reward, *_ = [
         [line.get_ydata().round(2).tolist() for line in axes.lines]
-        for axes in plot.draw(load_methods(runs)).axes
+        for axes in figures.draw(load_methods(runs)).axes
     ]
     assert accuracy == [[0.2], [0.1], [0.3]]
     # 0.9 * 1 + 0.1 * 2 and 0.9 * 1.1; 0.9 * 1 + 0.1 * 4
@@ -26,7 +27,7 @@ def test_means_over_two_runs(tmp_path):
 
 def bands(runs) -> dict[str, list]:
     """Draw the accuracy of runs. Returns the lower and upper ends of each band by legend entry."""
-    [axes, *_] = plot.draw(load_methods(runs)).axes
+    [axes, *_] = figures.draw(load_methods(runs)).axes
     names = axes.get_legend_handles_labels()[1]
     shapes = [shape.get_datalim(axes.transData).intervaly for shape in axes.collections]
     return dict(zip(names, shapes, strict=True))

@@ -4,8 +4,9 @@ import re
 from html import unescape
 
 from plumbing.files import write_lines
-from scripts import categories, report
-from scripts.analysis import Run
+from scripts import report
+from scripts.study import categories
+from scripts.study.runs import Run
 from tests.helpers.runs import GOLDILOCKS, make_run
 
 COMPLETION = "a < b & c <script>alert(1)</script> \\boxed{\\frac{1}{2}}" + "9" * 5000

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from plumbing.errors import InputError
-from scripts import scores, study, verdict
-from scripts.analysis import Run
+from scripts.study import scores, verdict
+from scripts.study.plan import Plan
+from scripts.study.runs import Run
 from tests.helpers.checks import rejected
 from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
@@ -259,7 +260,7 @@ PUBLISHED = [
 
 def compare(plan, csv, task, arms):
     """Compare arms of a committed study on a task: a row of scores.summarize by arm."""
-    plan = study.Plan.read(ROOT / f"studies/{plan}.toml")
+    plan = Plan.read(ROOT / f"studies/{plan}.toml")
     rows = scores.read(ROOT / f"studies/{csv}.csv")
     rows = scores.select(rows, arms=[*arms, plan.baseline], tasks=[task])
     table = scores.summarize(rows, plan.baseline, plan.budget, plan.devices, plan.places)
@@ -276,7 +277,7 @@ def test_published_figures_come_from_the_committed_scores(plan, csv, task, arm, 
 def test_goldilocks_gains_on_the_leaderboard_are_those_of_results(monkeypatch):
     """At equal completions and compute-matched, in the order of the plan's tasks."""
     monkeypatch.setattr(scores, "DRAWS", 2)  # no speed-up is read
-    tasks = study.Plan.read(ROOT / "studies/leaderboard/plan.toml").tasks
+    tasks = Plan.read(ROOT / "studies/leaderboard/plan.toml").tasks
     paths = "leaderboard/plan", "leaderboard/scores"
     rows = [compare(*paths, task, ["Goldilocks"]).loc["Goldilocks"] for task in tasks]
     for column in ("gain_points", "matched_points"):

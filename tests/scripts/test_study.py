@@ -12,8 +12,12 @@ from filelock import FileLock
 
 from plumbing.files import write_lines
 from plumbing.run.facts import model_files
-from scripts import analysis, probe, runner, scores, study
-from scripts.runner import Runner
+from scripts.study import __main__ as study
+from scripts.study import probe, runner, scores
+from scripts.study.plan import Plan
+from scripts.study.results import score
+from scripts.study.runner import Runner
+from scripts.study.runs import natural_order
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
 from tests.helpers.ranks import DEMO
@@ -84,10 +88,10 @@ def train(tmp_path, monkeypatch):
     monkeypatch.setattr(runner.train, "__file__", str(file))
 
 
-def plan(tmp_path, changes=("", "")) -> study.Plan:
+def plan(tmp_path, changes=("", "")) -> Plan:
     path = tmp_path / "plan.toml"
     path.write_text(PLAN.replace("OUT", str(tmp_path / "runs")).replace(*changes))
-    return study.Plan.read(str(path))
+    return Plan.read(str(path))
 
 
 def job(tmp_path, flags="--sampler goldilocks") -> runner.Job:
@@ -281,10 +285,10 @@ def test_a_study_that_a_signal_stops_has_trainings_exit_status(train, tmp_path, 
 def test_runs_that_began_from_other_files_are_rejected(train, tmp_path):
     jobs = plan(tmp_path).jobs()
     Runner().run(jobs)
-    assert len(study.score(jobs)) == 3
+    assert len(score(jobs)) == 3
     change(jobs[0].run / "config.json", train_data_crc32=1)
     with rejected("'arm': 'Goldilocks', 'seed': 1} differ in train_data_crc32: run one again"):
-        scores.together(study.score(jobs))
+        scores.together(score(jobs))
 
 
 def test_a_report_names_arms_of_other_code_and_rejects_an_arm_of_two_samplers(
@@ -304,7 +308,7 @@ def test_a_report_names_arms_of_other_code_and_rejects_an_arm_of_two_samplers(
     assert sentence in capsys.readouterr().out
     change(jobs[0].run / "config.json", code={"train.py": 0, "samplers/parent.py": 4})
     with rejected("'arm': 'uniform', 'seed': 2} differ in own_code_crc32: run one again"):
-        scores.together(study.score(jobs))
+        scores.together(score(jobs))
 
 
 def test_flags_make_a_plan_with_arms_named_as_typed():
@@ -325,7 +329,7 @@ def test_scores_of_an_arm_that_the_plan_lacks_are_left_out(train, tmp_path, caps
     made = plan(tmp_path)
     jobs = made.jobs()
     Runner().run(jobs)
-    rows = scores.together(study.score(jobs))
+    rows = scores.together(score(jobs))
     other = rows[rows.arm == "Goldilocks"].assign(arm="SEC")
     pd.concat([rows, other]).to_csv("scores.csv")
     study.main([str(tmp_path / "plan.toml"), "--csv", "scores.csv"])
@@ -421,4 +425,4 @@ def test_categories_without_a_p_hat_of_a_quarter_are_perhaps_guessed():
 def test_categories_are_in_the_order_of_their_numbers():
     texts = ["sums, 10", "sums, 9", "10", "9.5", "-3", "caesar"]
     ordered = ["-3", "9.5", "10", "caesar", "sums, 9", "sums, 10"]
-    assert sorted(texts, key=analysis.natural_order) == ordered
+    assert sorted(texts, key=natural_order) == ordered

@@ -24,7 +24,7 @@ import numpy as np
 from plumbing.command_line import count, natural
 from plumbing.errors import InputError
 from plumbing.files import read_lines
-from scripts import analysis
+from scripts.command import exit_on_error, make_parser
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import assert_same_run
 
@@ -132,11 +132,11 @@ def campaign(root: Path, kills: int, rng) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = analysis.parser(__doc__, out="runs/fault_injection")  # a new directory
+    parser = make_parser(__doc__, out="runs/fault_injection")  # a new directory
     parser.add_argument("--kills", type=count, default=30, help="number of strikes [30]")
     parser.add_argument("--seed", type=natural, default=0, help="of moments [0]")
     args = parser.parse_args(argv)
-    with analysis.one_line("fault_injection"):
+    with exit_on_error("fault_injection"):
         args.out.mkdir(parents=True)
         print("| run | target | moment | checkpoint cut short | result |\n|---|---|---|---|---|")
         rng = np.random.default_rng(args.seed)

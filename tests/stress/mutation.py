@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from plumbing.errors import InputError
-from scripts import analysis
+from scripts.command import exit_on_error, make_parser
 from tests.helpers.models import ROOT
 
 # A fault is two lines: name | file | test, then the old text, which the file has exactly once, and
@@ -294,11 +294,11 @@ def fails(tree: Path, *tests: str) -> bool:
 
 
 def main() -> int:
-    parser = analysis.parser(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--only", default="", help="only faults with this in name, file or test")
     word = parser.parse_args().only
     survivors = 0
-    with analysis.one_line("mutation"), tempfile.TemporaryDirectory() as folder:
+    with exit_on_error("mutation"), tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         chosen = faults(word)
         if not chosen:

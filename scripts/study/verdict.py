@@ -5,8 +5,8 @@ import pandas as pd
 from scipy import stats
 
 from plumbing.errors import InputError
-from scripts import analysis, scores
-from scripts.analysis import Run
+from scripts.study import scores
+from scripts.study.runs import Run, table
 
 TEACHER = 4 / 3  # devices of a run whose Teacher has 2 of 8, relative to those without
 COLUMNS = {  # of a report's tables -> format of a row of scores.summarize
@@ -243,6 +243,6 @@ def beside_paper(rows: pd.DataFrame, figures: str, table: str) -> tuple:
 def markdown(findings: list[str], of_tasks: list[tuple], warned: list[str] = ()) -> str:
     """Format warnings, then tables, then sentences."""
     parts = [f"{line}\n" for line in warned]
-    parts += [analysis.table(*each) for each in of_tasks]
+    parts += [table(*each) for each in of_tasks]
     parts += [f"- {line}" for line in findings]
     return "".join(f"{part}\n" for part in parts)

@@ -1,20 +1,17 @@
-"""Read run directories, and format tables, for the scripts that report on runs."""
+"""Read run directories, for the commands that report on runs."""
 
-import argparse
 import json
 import math
 import re
-import sys
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 
-from plumbing.errors import InputError, RunError, discard, escape_output, print_error
+from plumbing.config import Config
+from plumbing.errors import InputError
 from plumbing.files import read_lines
-from plumbing.plugins import place_of
 from plumbing.run import code, facts
 
 AMOUNTS = {  # column of Run.spent -> axis label
@@ -26,10 +23,10 @@ AMOUNTS = {  # column of Run.spent -> axis label
 }
 
 
-def recorded(config: type, settings: dict):
-    """Read the settings from a run's config.json. Raises InputError where one is missing."""
+def config_of(settings: dict) -> Config:
+    """Read the flags of train.py from a run's config.json. Raises InputError if one is missing."""
     try:
-        return config(**{f.name: settings[f.name] for f in fields(config)})
+        return Config(**{f.name: settings[f.name] for f in fields(Config)})
     except KeyError as error:
         reason = f"made by another version of this code ({error.args[0]} is not in its config.json)"
         raise InputError(f"{settings.get('out', 'the run')} was {reason}") from error
@@ -164,34 +161,3 @@ def table(title: str, header: list, rows: list[list]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     text = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
     return f"## {title}\n\n{text}\n"
-
-
-def parser(doc: str | None, runs: bool = False, out: str = "") -> argparse.ArgumentParser:
-    """A command line whose --help is the docstring. It takes run directories if `runs`, and --out
-    with this default."""
-    escape_output()  # also that of --help
-    command_line = argparse.ArgumentParser(
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = command_line.add_argument
-    if runs:
-        add("runs", nargs="+", metavar="RUN", type=Path, help="run directories")
-    if out:
-        add("--out", type=Path, default=out, help="where to write (%(default)s)")
-    return command_line
-
-
-@contextmanager
-def one_line(command: str, *also: type[Exception]):
-    """Turn errors of ours, of files, of values and of missing packages, and those named, into one
-    line on stderr and an exit status: 2, or as training's, such as 3 for logits that are not
-    finite."""
-    try:
-        yield
-    except BrokenPipeError:  # of `| head -2`: results are printed last, when files are written
-        discard(sys.stdout)
-    except (RunError, OSError, ValueError, ImportError, *also) as error:
-        place = "" if isinstance(error, RunError) else place_of(error)
-        print_error(f"{error}{place}", command)
-        sys.exit(getattr(error, "status", InputError.status))

@@ -19,9 +19,10 @@ from plumbing.errors import Fault
 from plumbing.files import file_crc32
 from plumbing.run.facts import model_files
 from sampler import Pooled, find_sampler
-from scripts import analysis
-from scripts.categories import read_categories
-from scripts.runner import Job, Runner, parse
+from scripts.study.categories import read_categories
+from scripts.study.plan import Plan
+from scripts.study.runner import Job, Runner, parse
+from scripts.study.runs import Run, natural_order, read_config, read_table, table
 
 UNTRAINED = ROOT / "studies/untrained.csv"  # tasks of our studies -> dead groups before training
 NEAR = 0.25  # in log-odds: tasks that are no farther than this beyond the nearest count, too
@@ -32,7 +33,7 @@ GUESSED = " (perhaps guessed)"  # after a category whose live groups all have p�
 
 
 def describe(
-    run: analysis.Run,
+    run: Run,
     p: pd.Series,
     live: pd.Series,
     category: pd.Series | None,
@@ -47,7 +48,7 @@ def describe(
     if category is not None:
         of_category = dict(list(groups.groupby(category)))
         guessed = guessed_categories(p, live, category)
-        for name in sorted(of_category, key=analysis.natural_order):
+        for name in sorted(of_category, key=natural_order):
             label = name + GUESSED if name in guessed else name
             parts.append((label, of_category[name]))
     lines = []
@@ -56,7 +57,7 @@ def describe(
         shares = means.map("{:.1%}".format)
         lines.append([name, len(part), *shares])
     size = run.config["group_size"]
-    return analysis.table(
+    return table(
         f"Probe: {len(p)} training problems × {size} completions, untrained model",
         [column or "problems", "groups", *BINS, "mean p̂"],
         lines,
@@ -76,14 +77,14 @@ def warn_of_guesses(p: pd.Series, live: pd.Series, category: pd.Series) -> str:
     if not guessed:
         return ""
     share = category[live].isin(guessed).mean()
-    names = ", ".join(sorted(guessed, key=analysis.natural_order))
+    names = ", ".join(sorted(guessed, key=natural_order))
     return (
         f"{share:.0%} of the live groups are of {names}, where no group has p̂ of 1/4 or more: "
         "perhaps guessed. Live is not learned: a sampler may spend its groups there in vain."
     )
 
 
-def count_overlong(run: analysis.Run, drawn: int) -> str:
+def count_overlong(run: Run, drawn: int) -> str:
     """Say how many of the problems that were tried have prompts over --max_prompt_tokens; "" for
     none. drawn: problems whose prompts fit."""
     metrics = run.metrics.reindex(columns=["overlong"]).overlong.dropna()
@@ -160,7 +161,7 @@ def intervals(near: pd.DataFrame, c: Config) -> dict[str, tuple[float, float]]:
 def found_for(near: pd.DataFrame, c: Config) -> str:
     """Say how fast an arm's sampler was in the nearest tasks of a model."""
     name, K, _ = settings(c)
-    others = sorted({*of_sampler(near, c).K} - {K}, key=analysis.natural_order)
+    others = sorted({*of_sampler(near, c).K} - {K}, key=natural_order)
     if others:
         name += f" (K = {' and '.join(others)})"
     found = [
@@ -224,14 +225,14 @@ def advice(p: pd.Series, live: pd.Series, arms: list[Config], cost: float = 1.0)
     return " ".join(sentences)
 
 
-def seconds_of_completion(run: analysis.Run) -> float:
+def seconds_of_completion(run: Run) -> float:
     """Return the seconds that a short run took for a completion, without evaluations."""
     m = run.metrics[run.metrics.index > 0]
     later = m[len(m) // 2 :]
     return later.seconds.median() / later.completions.mean()
 
 
-def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
+def minutes(run: Run, budget: float, eval_every: int) -> float:
     """Predict the minutes of a run that spends a budget of completions, from the steps of a short
     one; without the start."""
     m = run.metrics[run.metrics.index > 0]
@@ -243,7 +244,7 @@ def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
     return (training + evaluating) / 60
 
 
-def jobs_of(plan, task: str, problems: int) -> list[Job]:
+def jobs_of(plan: Plan, task: str, problems: int) -> list[Job]:
     """Return the runs of a probe: of the first arm with a Teacher, for its time, and last of the
     baseline, over so many problems."""
     with_teacher = [arm for arm in plan.arms if plan.config(arm, task).teacher_model]
@@ -262,15 +263,15 @@ def is_current(job: Job) -> bool:
     """Whether a probe has finished, with these flags, and files of these contents."""
     if not job.finished() or job.other_flags():
         return False
-    config = analysis.read_config(job.run)
+    config = read_config(job.run)
     contents = {"model_files": model_files(config["model"])}
     for name in ("train_data", "val_data"):
         contents[f"{name}_crc32"] = file_crc32(Path(config[name]))
     return contents.items() <= config.items()
 
 
-def probe(plan, task: str, problems: int, runner: Runner) -> str:
-    """Probe a task of a plan (study.Plan), by category if an arm has --column. Returns the text.
+def probe(plan: Plan, task: str, problems: int, runner: Runner) -> str:
+    """Probe a task of a plan, by category if an arm has --column. Returns the text.
     Raises Fault if a run failed."""
     jobs = jobs_of(plan, task, problems)
     for job in jobs:
@@ -284,14 +285,14 @@ def probe(plan, task: str, problems: int, runner: Runner) -> str:
     configs = {arm: plan.config(arm, task) for arm in plan.arms}
     seconds = {}
     for job in jobs:
-        run = analysis.Run.load(job.run)
+        run = Run.load(job.run)
         predicted = minutes(run, plan.spends(job.arm, task), configs[job.arm].eval_every)
         parts.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
         seconds[job.arm] = seconds_of_completion(run)
     planned = [each for each in plan.jobs() if each.task == task]
     parts.append(f"{len(planned)} runs are planned.")
     column = plan.column(task)
-    groups = analysis.read_table(run.folder / "selections.jsonl", "p_hat")
+    groups = read_table(run.folder / "selections.jsonl", "p_hat")
     live = groups.y > 0
     category = None
     if column:

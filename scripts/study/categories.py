@@ -6,8 +6,7 @@ import pandas as pd
 
 from plumbing.data.problems import Problems
 from plumbing.errors import InputError
-from scripts import analysis
-from scripts.analysis import Run
+from scripts.study.runs import Run, natural_order, read_table
 
 HEADER = ["chosen", "live", "live but p̂ < 1/4", "accuracy"]
 LEGEND = (
@@ -26,7 +25,7 @@ def read_categories(data: str, column: str) -> pd.Series:
 def of_groups(run: Run, category: pd.Series) -> pd.DataFrame:
     """Return by category the share of a run's groups, `chosen`, and of these the shares `live` and
     `low`: live with p̂ < 1/4. category: of each training problem."""
-    groups = analysis.read_table(run.folder / "selections.jsonl", "p_hat")
+    groups = read_table(run.folder / "selections.jsonl", "p_hat")
     live = groups.y > 0
     each = pd.DataFrame({"live": live, "low": live & (groups.p_hat < 1 / 4)})
     by_category = each.groupby(groups.chosen.map(category))
@@ -39,7 +38,7 @@ def of_answers(run: Run, category: pd.Series) -> pd.DataFrame:
     steps = run.accuracy.index
     columns = {}
     for name, step in (("before", steps[0]), ("after", steps[-1])):
-        answers = analysis.read_table(run.folder / f"evals/step_{step}.jsonl", "reward")
+        answers = read_table(run.folder / f"evals/step_{step}.jsonl", "reward")
         right = 100.0 * (answers.reward == 1)
         columns[name] = right.groupby(answers.problem.map(category)).mean()
     return pd.DataFrame(columns)
@@ -76,7 +75,7 @@ def tables(arms: dict[str, list[Run]], column: str, task: str = "") -> list[tupl
     for arm, runs in arms.items():
         found = of_runs(runs, column)
         lines = []
-        for name in sorted(found.index, key=analysis.natural_order):
+        for name in sorted(found.index, key=natural_order):
             row = found.loc[name]
             shares = [percent(100 * row[key]) for key in ("chosen", "live", "low")]
             known = pd.notna(row.before)

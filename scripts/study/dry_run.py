@@ -13,7 +13,8 @@ from benchmarks import memory
 from plumbing.config import Config
 from plumbing.distributed.launch import as_rank_0_of
 from plumbing.errors import InputError
-from scripts.runner import Job, Runner, parse
+from scripts.study.plan import Plan
+from scripts.study.runner import Job, Runner, parse
 
 ADAMW_BYTES = 12  # of a trained weight in a checkpoint: itself and AdamW's two moments, in float32
 GB = 1e9
@@ -52,8 +53,8 @@ def gpu_hours(c: Config, steps: int, of_a_run: float) -> float:
     return of_a_run * steps / preset.steps
 
 
-def describe(plan, jobs: list[Job]) -> str:
-    """Format the runs of a plan (study.Plan), and the sums over those that are not finished.
+def describe(plan: Plan, jobs: list[Job]) -> str:
+    """Format the runs of a plan, and the sums over those that are not finished.
     Raises InputError if a model's size cannot be found."""
     world = ranks(plan.launch)
     command = Runner(launch=shlex.split(plan.launch)).command

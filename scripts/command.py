@@ -1,0 +1,40 @@
+"""What the commands of this repository share: a parser, and errors as one line."""
+
+import argparse
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+from plumbing.errors import InputError, RunError, discard, escape_output, print_error
+from plumbing.plugins import place_of
+
+
+def make_parser(doc: str | None, runs: bool = False, out: str = "") -> argparse.ArgumentParser:
+    """A command line whose --help is the docstring. It takes run directories if `runs`, and --out
+    with this default."""
+    escape_output()  # also that of --help
+    command_line = argparse.ArgumentParser(
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = command_line.add_argument
+    if runs:
+        add("runs", nargs="+", metavar="RUN", type=Path, help="run directories")
+    if out:
+        add("--out", type=Path, default=out, help="where to write (%(default)s)")
+    return command_line
+
+
+@contextmanager
+def exit_on_error(command: str, *also: type[Exception]):
+    """Turn errors of ours, of files, of values and of missing packages, and those named, into one
+    line on stderr and an exit status: 2, or as training's, such as 3 for logits that are not
+    finite."""
+    try:
+        yield
+    except BrokenPipeError:  # of `| head -2`: results are printed last, when files are written
+        discard(sys.stdout)
+    except (RunError, OSError, ValueError, ImportError, *also) as error:
+        place = "" if isinstance(error, RunError) else place_of(error)
+        print_error(f"{error}{place}", command)
+        sys.exit(getattr(error, "status", InputError.status))

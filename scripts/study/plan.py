@@ -1,0 +1,198 @@
+"""The plan of a study: its arms, tasks and seeds, and the runs that follow from them."""
+
+import dataclasses
+import math
+import tomllib
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+
+import train
+from plumbing.config import DEMO, PRESETS, Config
+from plumbing.errors import InputError
+from scripts.study import verdict
+from scripts.study.runner import Job, parse
+
+# A plan in miniature: flags that replace those of its runs, steps of an arm with a Teacher, launch.
+MINIATURE = f"--preset demo {PRESETS['demo']} --teacher_model {DEMO}/model --prompts_per_step 6"
+MINIATURE += " --group_size 4 --eval_every 2 --checkpoint_every 2 --keep 1"
+MINIATURE_STEPS = 6
+MINIATURE_LAUNCH = "torchrun --standalone --nproc_per_node 4"
+
+
+@dataclass
+class Arm:
+    """An arm of a plan. seeds: if others than the plan's. devices: relative to those of an arm
+    without a Teacher, if others than by default."""
+
+    flags: str
+    seeds: list | None = None
+    devices: int | float | None = None
+
+
+@dataclass
+class Plan:
+    """The keys of a plan file. tasks: name -> flags. replace: task -> arm -> flags. budget: 0: runs
+    take train.py's steps. launch: command that starts a run's ranks. gpu_hours: of a run with its
+    preset's steps. compute_matched: whether arms with a Teacher are charged with its devices, by
+    default where runs have a launch command. report: its folder in `out`. note: a sentence of it.
+    paper: `table` of the CSV `figures`, printed beside. places: at how many places over the last
+    third of an amount accuracy is read. test: `arms` and `tasks` whose compute-matched gains get
+    p-values together. curve: `arms` and `tasks` of the figure of speed-ups. lines: label -> height
+    of a line in it. beside: label -> summary.csv of another study that is drawn in it, too."""
+
+    out: str
+    flags: str
+    arms: dict
+    seeds: list
+    budget: int | float = 0
+    baseline: str = "uniform"
+    tasks: dict = field(default_factory=lambda: {"": ""})
+    replace: dict = field(default_factory=dict)
+    test: dict = field(default_factory=dict)
+    curve: dict = field(default_factory=dict)
+    lines: dict = field(default_factory=dict)
+    beside: dict = field(default_factory=dict)
+    places: int = 5
+    launch: str = ""
+    gpu_hours: int | float = 0
+    compute_matched: bool | None = None
+    report: str = ""
+    note: str = ""
+    paper: dict = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str) -> "Plan":
+        """Read a plan. Raises InputError, OSError."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            plan = typed(cls, tomllib.loads(text))
+            plan.arms = {name: typed(Arm, arm) for name, arm in plan.arms.items()}
+            arms = {plan.baseline}.union(*plan.replace.values())
+            tasks = {*plan.replace}
+            for chosen in filter(None, (plan.test, plan.curve)):
+                if {*chosen} != {"arms", "tasks"}:
+                    raise ValueError(f"{chosen}: must have `arms` and `tasks`")
+                arms |= {*chosen["arms"]}
+                tasks |= {*chosen["tasks"]}
+            if plan.paper and {*plan.paper} != {"figures", "table"}:
+                raise ValueError(f"{plan.paper}: must have `figures` and `table`")
+            unknown = (arms - {*plan.arms}) | (tasks - {*plan.tasks})
+            if unknown:
+                raise ValueError(f"no arm or task: {sorted(unknown)}")
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path}: {error}") from error
+        return plan
+
+    def flags_of(self, task: str, arm: str) -> str:
+        """Return the flags of an arm on a task, for any seed."""
+        replaced = self.replace.get(task, {})
+        own = replaced.get(arm, self.arms[arm].flags)
+        return f"{self.flags} {self.tasks[task]} {own}"
+
+    def config(self, arm: str, task: str | None = None) -> Config:
+        """Parse the flags of an arm on a task, by default the first. Raises ValueError."""
+        task = next(iter(self.tasks)) if task is None else task
+        return parse(self.flags_of(task, arm))
+
+    def column(self, task: str) -> str:
+        """Return the longest --column of a task's arms, "" if none has one."""
+        return max((self.config(arm, task).column for arm in self.arms), key=len)
+
+    @cached_property
+    def devices(self) -> dict[str, float]:
+        """The devices of each arm, relative to those of one without a Teacher."""
+        is_charged = self.compute_matched
+        if is_charged is None:
+            is_charged = bool(self.launch)
+        of_teacher = verdict.TEACHER if is_charged else 1.0
+        return {
+            name: arm.devices or (of_teacher if self.config(name).teacher_model else 1.0)
+            for name, arm in self.arms.items()
+        }
+
+    def spends(self, arm: str, task: str) -> float:
+        """Return the completions of an arm's runs on a task: the baseline's are compute-matched if
+        the plan is. Without a budget they are those of train.py's steps, of which a run without a
+        Teacher has 4/3."""
+        if not self.budget:
+            c = self.config(arm, task)
+            return c.steps * c.prompts_per_step * c.group_size
+        ratio = max(self.devices.values()) if arm == self.baseline else 1.0
+        return self.budget * ratio
+
+    def budgets(self) -> dict[str, float]:
+        """The completions at which the arms are compared, by task."""
+        return {
+            task: self.budget or min(self.spends(arm, task) for arm in self.arms)
+            for task in self.tasks
+        }
+
+    def learning_rates(self) -> dict[tuple[str, str], float]:
+        """The student's learning rate by task and arm."""
+        pairs = product(self.tasks, self.arms)
+        return {(task, arm): self.config(arm, task).learning_rate for task, arm in pairs}
+
+    def miniature(self) -> "Plan":
+        """Return this plan with the demo's model and data, 4 CPU ranks and few steps, and an `out`
+        of its own. An arm without a Teacher has 4/3 of the steps. Raises ValueError."""
+
+        def small(flags: str) -> str:
+            flags = f"{flags} {MINIATURE}"
+            c = parse(f"{self.flags} {flags}")
+            steps = MINIATURE_STEPS
+            if not c.teacher_model:
+                steps = train.baseline_steps(steps, c.eval_every)
+            return f"{flags} --steps {steps}"
+
+        return dataclasses.replace(
+            self,
+            out=f"{self.out}_miniature",
+            launch=MINIATURE_LAUNCH,
+            budget=0,
+            gpu_hours=0,
+            note=f"In miniature: the demo's model, not the plan's. {self.note}".rstrip(),
+            arms={
+                name: dataclasses.replace(arm, flags=small(arm.flags))
+                for name, arm in self.arms.items()
+            },
+            replace={
+                task: {name: small(flags) for name, flags in arms.items()}
+                for task, arms in self.replace.items()
+            },
+        )
+
+    def jobs(self) -> list[Job]:
+        """Return all runs, seed by seed and task by task. Without --steps a run gets those that
+        spend its budget if no step draws more or, without a budget, train.py's. Raises ValueError
+        if train.py rejects the flags, or a learning rate is not constant."""
+        jobs = []
+        for task, name in product(self.tasks, self.arms):
+            budget = self.spends(name, task)
+            flags = self.flags_of(task, name)
+            c = parse(flags)
+            if c.lr_schedule != "constant":
+                # At equal completions, arms that spend more a step would be at a higher rate.
+                raise InputError(f"{flags}: --lr_schedule {c.lr_schedule}: must be constant")
+            if "--steps" not in flags:
+                per_step = c.prompts_per_step * c.group_size
+                flags += f" --steps {math.ceil(budget / per_step)}"
+            for seed in dict.fromkeys(self.arms[name].seeds or self.seeds):
+                own = f"{flags} --seed {seed}"
+                job = Job(Path(self.out), task, name, seed, own, budget if self.budget else 0.0)
+                jobs.append(job)
+        return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
+
+
+def typed(cls: type, table: dict):
+    """Make a Plan or an Arm of a table of TOML. Raises TypeError at a key or a type that it does
+    not have."""
+    if unknown := table.keys() - {key.name for key in fields(cls)}:
+        raise TypeError(f"no such key: {sorted(unknown)}; see python -m scripts.study --help")
+    made = cls(**table)
+    for key in fields(cls):
+        value = getattr(made, key.name)
+        if not isinstance(value, key.type):
+            raise TypeError(f"{key.name} = {value!r}: must be {key.type}")
+    return made
