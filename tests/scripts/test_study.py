@@ -1,6 +1,5 @@
 """study: plans, and runs by a stand-in for train.py, which writes what a run would."""
 
-import io
 import signal
 import threading
 import time
@@ -17,10 +16,12 @@ from scripts.study import probe, runner, scores
 from scripts.study.plan import Plan
 from scripts.study.results import score
 from scripts.study.runner import Runner
-from scripts.study.runs import natural_order
+from scripts.study.runs import Run, natural_order
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
+from tests.helpers.models import ROOT
 from tests.helpers.ranks import DEMO
+from tests.helpers.runs import make_run
 
 PLAN = """
 out = "OUT"
@@ -338,61 +339,46 @@ def test_scores_of_an_arm_that_the_plan_lacks_are_left_out(train, tmp_path, caps
     assert "SEC" not in out
 
 
-def dead_groups(dead, n=1000):
-    """p̂ of n groups, of which a share is dead, all wrong, and whether each is live."""
-    live = pd.Series(np.arange(n) >= round(dead * n))
-    return 0.5 * live, live
+def groups_of(p, live):
+    """The groups of a probe: their p̂, and whether each is live."""
+    return pd.DataFrame({"p_hat": p, "y": np.array(live, dtype=float)})
 
 
-MEASURED = """model,task,untrained,base_dead,sampler,K,column,speed_up_low,speed_up_high
-toys,60,0.6,0.6,goldilocks,8,,1.02,1.3
-toys,98,0.979,0.979,goldilocks,8,,4,8
-toys,98,0.979,0.979,goldilocks,64,,5,9
-toys,98,0.979,0.979,sec,8,topic,0,0
-LM,97,0.97,0.93,goldilocks,64,,0,2.9
-"""
-ADVICE = {  # flags -> what is said at 98% dead groups
-    "--sampler goldilocks": "98.0% of groups are dead before training. How many times as fast as "
-    "uniform, in completions, samplers were at the nearest shares that we measured: toys (97.9%; "
-    "while uniform trains 97.9%): goldilocks 4.0 to 8.0. LM (97.0%; while uniform trains 93.0%): "
-    "goldilocks (K = 64) at most 2.9. They disagree on goldilocks: count on at most 2.9. There may "
-    "be nothing to gain from goldilocks: begin with uniform.",
-    "--sampler sec --column topic": "98.0% of groups are dead before training. How many times as "
-    "fast as uniform, in completions, samplers were at the nearest shares that we measured: toys "
-    "(97.9%; while uniform trains 97.9%): sec by topic less than 1. LM (97.0%; while uniform "
-    "trains 93.0%): sec not measured. There may be nothing to gain from sec: begin with uniform.",
-}
+def test_the_probe_shows_the_nearest_measured_tasks_of_each_model(tmp_path, monkeypatch):
+    """At 98% dead those of 97.9 and 97%. `sec` did not reach uniform's level."""
+    table = tmp_path / "speed_ups.csv"
+    table.write_text("""# a comment
+model,untrained,sampler,K,column,low,high
+toys,0.6,goldilocks,8,,1.02,1.3
+toys,0.979,goldilocks,8,,4,8
+toys,0.979,sec,8,topic,0,0
+LM,0.97,goldilocks,64,,2.1,2.9
+""")
+    monkeypatch.setattr(probe, "MEASURED", table)
+    groups = groups_of([0.5] * 1000, [i < 20 for i in range(1000)])
+    arms = [runner.parse("--sampler goldilocks")]
+    text = probe.advice(groups, arms)
+    assert "| toys | 97.9% | goldilocks | 8 |  | 4.0 to 8.0 |" in text
+    assert "| LM | 97.0% | goldilocks | 64 |  | 2.1 to 2.9 |" in text
+    assert "60.0%" not in text
+    assert text.endswith("goldilocks was at least 2.1 times as fast as uniform.\n")
+    assert "A completion takes 2.5 times" in probe.advice(groups, arms, cost=2.5)
+    both = [runner.parse(f"--sampler {name} --column topic") for name in ("sec", "mopps")]
+    assert probe.advice(groups, both).endswith(
+        "There may be nothing to gain from sec: begin with uniform. mopps was not measured there.\n"
+    )
 
 
-@pytest.mark.parametrize("flags", ADVICE)
-def test_the_probe_says_what_was_measured_nearest(flags, monkeypatch):
-    table = pd.read_csv(io.StringIO(MEASURED), dtype={"K": str}).fillna({"K": "", "column": ""})
-    monkeypatch.setattr(probe, "read_measured", lambda: table)
-    assert probe.advice(*dead_groups(0.98), [runner.parse(flags)]) == ADVICE[flags]
-
-
-def test_a_teacher_that_costs_more_than_the_sure_gain_is_named():
-    arms = [runner.parse("--sampler goldilocks --candidates auto")]
-    sentence = "A completion takes 2.0 times uniform's seconds with goldilocks"
-    assert sentence in probe.advice(*dead_groups(0.97), arms, cost=2.0)
-    assert sentence not in probe.advice(*dead_groups(0.97), arms)
-
-
-def test_at_the_share_of_each_of_our_tasks_the_probe_says_what_its_study_found(monkeypatch):
-    """Each speed-up's limits are within an interval that the sentence has."""
-    measured = probe.read_measured()
-    monkeypatch.setattr(probe, "read_measured", lambda: measured)
-    assert {*measured.model} == {"a toy task", "SmolLM2"}
-    for row in measured.itertuples():
-        arm = runner.parse(f"--sampler {row.sampler} --candidates {row.K or 8}")
-        sentence = probe.advice(*dead_groups(row.untrained, 10_000), [arm])
-        of_model = measured[measured.model == row.model]
-        near = probe.nearest(of_model, row.untrained)
-        low, high = probe.intervals(near, arm)[row.column]
-        assert low <= row.speed_up_low
-        assert row.speed_up_high <= high
-        assert f"{row.untrained:.1%}" in sentence
-        assert probe.times(low, high) in sentence
+def test_the_speed_ups_that_the_probe_shows_are_those_of_the_studies():
+    shown = pd.read_csv(probe.MEASURED, comment="#", keep_default_na=False)
+    parts = []
+    for name in ("sparsity/summary", "sparsity/smollm2_summary", "real_model/summary"):
+        parts.append(pd.read_csv(ROOT / f"studies/{name}.csv", keep_default_na=False))
+    studies = pd.concat(parts).astype({"speed_up_low": float, "speed_up_high": float})
+    found = shown.astype({"task": str}).merge(studies.astype({"task": str}), on=["task", "arm"])
+    assert len(found) == len(shown) > 70
+    assert found.low.tolist() == found.speed_up_low.tolist()
+    assert found.high.tolist() == found.speed_up_high.tolist()
 
 
 @pytest.mark.parametrize(
@@ -403,23 +389,22 @@ def test_at_the_share_of_each_of_our_tasks_the_probe_says_what_its_study_found(m
     ],
 )
 def test_the_probe_says_what_is_out_of_reach_or_mastered(p, sentence):
-    p = pd.Series(p)
-    assert probe.advice(p, p == 0.5, []).startswith(sentence)
+    groups = groups_of(p, [each == 0.5 for each in p])
+    assert probe.advice(groups, []).startswith(sentence)
 
 
-def test_groups_of_one_fractional_reward_are_dead():
-    """Half of the groups are live, whatever their p̂."""
-    p = pd.Series([0.5, 0.5])
-    assert probe.advice(p, pd.Series([True, False]), []).startswith("50.0% of groups are dead")
-
-
-def test_categories_without_a_p_hat_of_a_quarter_are_perhaps_guessed():
-    """Of 4 live groups 3 are of `mod`, whose highest p̂ is 1/8; `caesar` has no live group."""
-    p = pd.Series([1 / 8, 1 / 16, 1 / 8, 0, 1 / 4, 0])
-    category = pd.Series(["mod", "mod", "mod", "mod", "sums", "caesar"])
-    sentence = probe.warn_of_guesses(p, p > 0, category)
-    assert sentence.startswith("75% of the live groups are of mod, where no group has p̂ of 1/4")
-    assert probe.warn_of_guesses(p, p == 1 / 4, category) == ""
+def test_values_without_a_p_hat_of_a_quarter_are_perhaps_guessed(tmp_path):
+    """The highest p̂ of `mod` is 1/8, of `sums` 1/4; `caesar` has no live group."""
+    tasks = ["mod", "sums", "caesar"]
+    rows = [{"problem": task, "expected_answer": "1", "task": task} for task in tasks]
+    write_lines(tmp_path / "data.jsonl", rows)
+    data = str(tmp_path / "data.jsonl")
+    run = Run.load(make_run(tmp_path / "run", [{"step": 0}], train_data=data))
+    groups = groups_of([1 / 16, 1 / 8, 1 / 4, 0], [1, 1, 1, 0]).assign(chosen=[0, 0, 1, 2])
+    text = probe.describe(run, groups, "task")
+    assert "| mod (perhaps guessed) | 2 |" in text
+    assert "| sums | 1 |" in text
+    assert "| caesar | 1 |" in text
 
 
 def test_categories_are_in_the_order_of_their_numbers():
