@@ -23,10 +23,10 @@ from scripts.study.runner import Job, Runner, parse
 from scripts.study.runs import Run, natural_order, read_config, read_table, table
 
 MEASURED = ROOT / "studies/speed_ups.csv"  # of our studies, by dead groups before training
-HEADER = ["model", "dead before training", "sampler", "K", "by column", "times as fast (95%)"]
+HEADER = ["model", "dead before training", "arm", "by column", "times as fast (95%)"]
 LEGEND = (
-    "How many completions uniform took to reach its late accuracy, over the sampler's; 0: the "
-    "sampler did not reach it."
+    "Completions in which uniform reaches its late accuracy, over the arm's; 0: the arm did not "
+    "reach it."
 )
 NEAR = 0.25  # in log-odds: tasks that are no farther than this beyond the nearest count, too
 TIMED = 8  # steps of a run that only measures time, of which the later half counts
@@ -122,7 +122,7 @@ def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
     lines = []
     for row in near[near.sampler.isin(costs)].itertuples():
         interval = f"{row.low:.1f} to {row.high:.1f}"
-        lines.append([row.model, f"{row.untrained:.1%}", row.sampler, row.K, row.column, interval])
+        lines.append([row.model, f"{row.untrained:.1%}", row.arm, row.column, interval])
     sentences = [
         conclude(near[near.sampler == sampler], sampler, seconds)
         for sampler, seconds in costs.items()

@@ -348,19 +348,20 @@ def test_the_probe_shows_the_nearest_measured_tasks_of_each_model(tmp_path, monk
     """At 98% dead those of 97.9 and 97%. `sec` did not reach uniform's level."""
     table = tmp_path / "speed_ups.csv"
     table.write_text("""# a comment
-model,untrained,sampler,K,column,low,high
-toys,0.6,goldilocks,8,,1.02,1.3
-toys,0.979,goldilocks,8,,4,8
-toys,0.979,sec,8,topic,0,0
-LM,0.97,goldilocks,64,,2.1,2.9
+model,arm,untrained,sampler,column,low,high
+toys,K=8,0.6,goldilocks,,1.02,1.3
+toys,K=8,0.979,goldilocks,,4,8
+toys,SEC,0.979,sec,topic,0,0
+LM,K=64,0.97,goldilocks,,2.1,2.9
 """)
     monkeypatch.setattr(probe, "MEASURED", table)
     groups = groups_of([0.5] * 1000, [i < 20 for i in range(1000)])
     arms = [runner.parse("--sampler goldilocks")]
     text = probe.advice(groups, arms)
-    assert "| toys | 97.9% | goldilocks | 8 |  | 4.0 to 8.0 |" in text
-    assert "| LM | 97.0% | goldilocks | 64 |  | 2.1 to 2.9 |" in text
+    assert "| toys | 97.9% | K=8 |  | 4.0 to 8.0 |" in text
+    assert "| LM | 97.0% | K=64 |  | 2.1 to 2.9 |" in text
     assert "60.0%" not in text
+    assert "SEC" not in text
     assert text.endswith("goldilocks was at least 2.1 times as fast as uniform.\n")
     assert "A completion takes 2.5 times" in probe.advice(groups, arms, cost=2.5)
     both = [runner.parse(f"--sampler {name} --column topic") for name in ("sec", "mopps")]
