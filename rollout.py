@@ -16,22 +16,22 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 import grpo
 from grpo import Completion
 from plumbing.batches import Batch, collate, cut_longest_first, distinct, pad
-from plumbing.compatibility import check_head, check_logps, check_window, own_logps
 from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.decoding.cache import SlotCache, attention_for
 from plumbing.decoding.chat import PROBE, after, end_of_turn, render
 from plumbing.decoding.graphs import Recorder
 from plumbing.errors import check_finite
-from plumbing.models import (
+from plumbing.model_checks import (
     check_directory,
+    check_head,
+    check_logps,
+    check_window,
     check_words,
-    load,
-    recompute_activations,
-    suffix_length,
-    trial,
-    write,
+    own_logps,
+    reject_on_error,
 )
+from plumbing.models import load, recompute_activations, suffix_length, write
 
 
 class PromptEncoder:
@@ -69,7 +69,7 @@ class PromptEncoder:
     def __call__(self, question: str) -> list[int]:
         """Return the prompt as token ids, with special tokens before the text only. Raises
         InputError, with the question, if the tokenizer or the chat template, a program, fails."""
-        with trial(self.config.model, f"cannot make a prompt of {question!r:.80}"):
+        with reject_on_error(self.config.model, f"cannot make a prompt of {question!r:.80}"):
             text = self.text(question)
             ids = self.tokenizer(text, add_special_tokens=self.special_tokens).input_ids
         end = len(ids) - self.n_suffix
@@ -81,10 +81,10 @@ class PromptEncoder:
         for index in range(0, len(problems), math.ceil(len(problems) / n)):
             question = problems.question(index)
             self(question)
-            with trial(self.config.model, "cannot be used"):
+            with reject_on_error(self.config.model, "cannot be used"):
                 check_words(self.tokenizer, question)
         self(max(map(problems.question, range(len(problems))), key=len))
-        with trial(self.config.model, "cannot be used"):
+        with reject_on_error(self.config.model, "cannot be used"):
             self.text(PROBE)
 
 
@@ -380,7 +380,7 @@ def check_model(name: str, tokens: int, activation_checkpointing: bool = False) 
     lm, tokenizer = check_directory(name, tokens, AutoModelForCausalLM)
     check_window(name, lm.config, tokens)
     prompts = [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
-    with trial(name, "cannot generate here"):
+    with reject_on_error(name, "cannot generate here"):
         lm.set_attn_implementation("grouped_sdpa")
         if lm.config._attn_implementation != "grouped_sdpa":  # transformers only logs a warning
             raise ValueError("its attention cannot be replaced")
@@ -389,7 +389,7 @@ def check_model(name: str, tokens: int, activation_checkpointing: bool = False) 
             raise ValueError("it has no end token: set tokenizer.eos_token and save it again")
         completions = generator.generate(prompts, 1.0, 4, seed=0)
     rows = [*zip(prompts, completions, strict=True)]
-    with trial(name, "cannot be trained on what it generates here"), torch.no_grad():
+    with reject_on_error(name, "cannot be trained on what it generates here"), torch.no_grad():
         batch = collate(rows, lm.device)
         lm.set_attn_implementation("shared_prompts")
         policy = Policy(lm)
@@ -402,7 +402,10 @@ def check_model(name: str, tokens: int, activation_checkpointing: bool = False) 
     with torch.no_grad():
         check_head(name, lm, prompts[-1])
     if activation_checkpointing:
-        with trial(name, "cannot be trained with --activation_checkpointing"), torch.no_grad():
+        with (
+            reject_on_error(name, "cannot be trained with --activation_checkpointing"),
+            torch.no_grad(),
+        ):
             recompute_activations(lm)
             lm.set_attn_implementation("shared_prompts")
             policy_logp_N, _ = policy(batch, 1.0)

@@ -28,7 +28,8 @@ from plumbing.distributed.shutdown import stop_requested
 from plumbing.errors import NonFiniteError
 from plumbing.files import plain
 from plumbing.lora import add_lora, merge_lora, set_dropout
-from plumbing.models import check_directory, checksum, load, trial, unsharded, write
+from plumbing.model_checks import check_directory, reject_on_error
+from plumbing.models import checksum, load, unsharded, write
 from plumbing.run.checkpoint import Learner
 from plumbing.stopwatch import Stopwatch
 
@@ -289,7 +290,7 @@ def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
     """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
     backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa", unused=("pooler.",))
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
-    with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
+    with reject_on_error(name, "cannot be a teacher's backbone"), torch.no_grad():
         model = UtilityModel(backbone, mode)
         f_B = model(ids_B_T, torch.ones_like(ids_B_T))
         if not f_B.isfinite():

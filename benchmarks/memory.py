@@ -23,7 +23,7 @@ from plumbing.config import PRESETS
 from plumbing.distributed.launch import as_rank_0_of
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
-from plumbing.models import trial
+from plumbing.model_checks import reject_on_error
 from scripts.command import exit_on_error
 
 GIB = 2**30
@@ -60,7 +60,7 @@ def model_config(name: str, **changes) -> PretrainedConfig:
     name: a key of SHAPES, or a model that AutoConfig finds. changes: replaced settings.
     """
     if name not in SHAPES:
-        with trial(name, "cannot be used"):
+        with reject_on_error(name, "cannot be used"):
             return AutoConfig.from_pretrained(name, **changes)
     sizes = dict(zip(SIZES, SHAPES[name], strict=True))
     return AutoConfig.for_model(**sizes, max_position_embeddings=32_768, **changes)

@@ -66,7 +66,7 @@ from plumbing.data.problems import Problems
 from plumbing.distributed.layout import device_type
 from plumbing.errors import InputError, print_line
 from plumbing.files import write_atomic
-from plumbing.models import trial
+from plumbing.model_checks import reject_on_error
 from plumbing.plugins import construct
 from sampler import Context, find_sampler
 from scripts.command import exit_on_error
@@ -184,7 +184,7 @@ def check(plan: Plan) -> None:
         if warning:
             note(warning)
     for model in sorted(models):
-        with trial(model, "cannot be used"):
+        with reject_on_error(model, "cannot be used"):
             AutoTokenizer.from_pretrained(model)
 
 

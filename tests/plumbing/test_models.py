@@ -1,4 +1,4 @@
-"""plumbing/models.py: which model directories are accepted, and which are rejected in one line."""
+"""plumbing/model_checks.py: which model directories are accepted, and which are rejected in one line."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rollout
-from plumbing import models
+from plumbing import model_checks
 from plumbing.batches import collate
 from plumbing.distributed.shutdown import begin_process
 from plumbing.models import dither, recompute_activations
@@ -170,7 +170,7 @@ def test_what_a_run_would_not_notice_is_rejected(case, tmp_path, tiny_model, cap
 @pytest.mark.parametrize("check", [check_model, check_teacher])
 def test_a_tokenizer_of_a_missing_package_is_named(check, tmp_path, tiny_model, monkeypatch):
     """transformers' error is about tiktoken, which reads files of the same name."""
-    monkeypatch.setattr(models, "is_sentencepiece_available", lambda: False)
+    monkeypatch.setattr(model_checks, "is_sentencepiece_available", lambda: False)
     folder = shutil.copytree(tiny_model, tmp_path / "model")
     (folder / TOKENIZER).rename(folder / "tokenizer.model")
     with rejected("its tokenizer, tokenizer.model, needs sentencepiece, which is not installed"):

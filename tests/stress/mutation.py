@@ -77,7 +77,7 @@ a cap of the logits | rollout.py | models::a_cap_that_hardly_changes_small
     check_head(name, lm, prompts[-1]) => pass
 noise in recomputed layers | plumbing/models.py | models::activation_checkpointing_adds_no_noise
     module.training = getattr(module, "gradient_checkpointing", False) => module.training = True
-a quantised checkpoint | plumbing/models.py | models::what_a_run_would_not_notice
+a quantised checkpoint | plumbing/model_checks.py | models::what_a_run_would_not_notice
     check_precision(config) => pass
 one lack of memory ends graphs | plumbing/decoding/graphs.py | decoding::a_capture_that_runs_out
     self.is_off = self.failures == MAX_FAILURES => self.is_off = True
