@@ -1,4 +1,4 @@
-"""plumbing/model_checks.py: which model directories are accepted, and which are rejected in one line."""
+"""plumbing/model_checks.py: which models are accepted, and which are rejected in one line."""
 
 import os
 import re
