@@ -97,13 +97,6 @@ def test_a_kill_between_the_samplers_state_and_trls_files_loses_one_checkpoint(
     assert resumed.proposed == killed.proposed[2:]
 
 
-def test_a_resume_with_another_sampler_is_rejected(tmp_path, halfway):
-    recorded(config(tmp_path / "run", halfway, "uniform", steps=2)).trainer.train()
-    other = recorded(config(tmp_path / "run", halfway, "noisy_and")).trainer
-    with rejected("checkpoint-2 is of another run (began with {'sampler': 'Uniform', "):
-        other.train(resume_from_checkpoint=True)
-
-
 def test_a_resume_with_another_seed_is_rejected_also_of_a_finished_run(tmp_path, halfway):
     recorded(config(tmp_path / "run", halfway, "uniform", steps=2)).trainer.train()
     other = recorded(config(tmp_path / "run", halfway, "uniform", steps=2, seed=1)).trainer

@@ -8,7 +8,6 @@ from transformers import AutoTokenizer
 from transformers.utils import is_flash_attn_2_available
 
 import grpo
-import train
 from plumbing.batches import collate, micro_batches
 from plumbing.config import MODES, Config
 from plumbing.decoding.graphs import Recorder
@@ -158,17 +157,6 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(case, capsys):
     assert capsys.readouterr().out.count("note: a decoding step cannot be a CUDA graph (") == 1
     assert Recorder()(lambda: x + 1)().tolist() == [2, 2, 2]
     assert before().tolist() == [2, 2, 2]
-
-
-@pytest.mark.slow
-def test_demo_steps(tmp_path, monkeypatch):
-    """Student and teacher in this process; `benchmarks.gpu_check` runs one process each."""
-    monkeypatch.setattr(train.shutdown, "stop_at_signals", lambda layout: None)
-    flags = ["--preset=demo", "--device=cuda", "--steps=3", "--eval_every=3", "--teacher_ranks=0"]
-    assert train.main([*flags, "--out", str(tmp_path / "run")]) == 0
-    rows = read_lines(tmp_path / "run/metrics.jsonl")
-    assert rows[-1]["grad_norm"] > 0
-    assert rows[0]["val_accuracy"] > 0.04
 
 
 QUESTIONS = [row["problem"] for row in read_lines(ROOT / "demo/val.jsonl")[:48]]

@@ -100,23 +100,38 @@ def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path):
         Problems(path)
 
 
-def test_files_that_are_no_tables_are_rejected(tmp_path):
-    for name, data, message in (
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
         ("a.jsonl", b"\n\n", ": has no rows"),
         ("a.parquet", line().encode(), ": Parquet magic bytes not found"),
-    ):
-        (tmp_path / name).write_bytes(data)
-        with rejected(f"{tmp_path / name}{message}"):
-            Problems(tmp_path / name)
-    with rejected("row 1: no field 'problem'"):
-        Problems(write(tmp_path / "b.parquet", [{"question": "q"}]))
+    ],
+)
+def test_files_that_are_no_tables_are_rejected(name, data, message, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    with rejected(f"{tmp_path / name}{message}"):
+        Problems(tmp_path / name)
 
 
-def test_two_parquet_columns_of_one_name_are_rejected(tmp_path):
-    """The last would win."""
-    names = ["problem", "expected_answer", "expected_answer"]
-    pq.write_table(pa.table([["p"], ["1"], ["2"]], names=names), tmp_path / "t.parquet")
-    with rejected("t.parquet: two columns are called 'expected_answer': rename or drop one"):
+NAMES = ["problem", "expected_answer", "expected_answer"]
+BAD_TABLES = {
+    "a missing problem": (pa.table({"expected_answer": ["1"]}), "row 1: no field 'problem'"),
+    "a column twice": (  # the last would win
+        pa.table([["p"], ["1"], ["2"]], names=NAMES),
+        "two columns are called 'expected_answer'",
+    ),
+    "an answer in float32": (  # 0.1 is 0.10000000149
+        pa.table({"problem": ["p"], "expected_answer": pa.array([0.1], pa.float32())}),
+        "'expected_answer' is float: make it text",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_a_bad_parquet_file_is_rejected(case, tmp_path):
+    table, message = BAD_TABLES[case]
+    pq.write_table(table, tmp_path / "t.parquet")
+    with rejected(message):
         Problems(tmp_path / "t.parquet")
 
 
@@ -128,14 +143,6 @@ def test_a_row_may_be_nested_200_deep(tmp_path):
     assert Problems(path).golds([0])[0] == ["1"]
 
 
-def test_an_answer_in_float32_is_rejected(tmp_path):
-    """Its 0.1 is 0.10000000149."""
-    table = pa.table({"problem": ["p"], "expected_answer": pa.array([0.1], pa.float32())})
-    pq.write_table(table, tmp_path / "t.parquet")
-    with rejected("t.parquet: 'expected_answer' is float: make it text"):
-        Problems(tmp_path / "t.parquet")
-
-
 # Columns
 
 
@@ -144,9 +151,3 @@ def test_two_columns_by_their_distinct_pairs(tmp_path):
     values, row = Problems(write(tmp_path / "t.jsonl", rows), "task,level").categories()
     assert values == ["a, 1", "a, 2", "b, 1"]
     assert row.tolist() == [0, 1, 2, 1]
-
-
-def test_a_missing_one_of_two_columns_is_named(tmp_path):
-    data = write(tmp_path / "t.jsonl", [GOOD | {"task": "a"}])
-    with rejected("line 1: no field 'level'"):
-        Problems(data, "task,level")
