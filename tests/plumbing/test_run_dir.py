@@ -250,15 +250,13 @@ def test_a_selection_by_hand():
     }
 
 
-@pytest.mark.parametrize(
-    ("step", "problems"), [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, []), (5, [0, 1, 2])]
-)
-def test_completions_of_three_problems_are_sampled_where_due(step, problems, tmp_path, run_dir):
-    """At the first and the last step, and at evaluations."""
-    groups = [solved(problem, right=0, of=2) for problem in range(4)]
+def test_three_problems_are_sampled_at_the_first_and_the_last_step_and_at_evaluations(
+    tmp_path, run_dir
+):
     run = run_dir(tmp_path, "--eval_every", 2, "--steps", 5)
-    log_groups(run, step, groups, decode=str)
-    assert read_lines(run.path / "samples.jsonl") == [
-        {"step": step, "problem": problem, "status": "", "prompt": "[1]", "completion": "[2]"}
-        for problem in problems
-    ]
+    for step in (1, 2, 3, 4, 5):
+        groups = [solved(problem, right=0, of=2) for problem in range(4)]
+        log_groups(run, step, groups, decode=str)
+    first, *_ = rows = read_lines(run.path / "samples.jsonl")
+    assert [row["step"] for row in rows] == [1, 1, 1, 2, 2, 2, 4, 4, 4, 5, 5, 5]
+    assert first == {"step": 1, "problem": 0, "status": "", "prompt": "[1]", "completion": "[2]"}
