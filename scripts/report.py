@@ -7,10 +7,13 @@ Runs may still be in progress. The page needs neither a network nor JavaScript.
 
 from pathlib import Path
 
+import numpy as np
+
+from plumbing.errors import InputError
 from plumbing.files import read_lines, write_atomic
 from scripts.command import exit_on_error, make_parser
-from scripts.study import categories, figures, verdict
-from scripts.study.page import render
+from scripts.study import categories, figures, findings, scores
+from scripts.study.page import Report, Table
 from scripts.study.runs import Run, load_methods, read_table
 
 RECENT = 20  # steps that health is averaged over
@@ -30,7 +33,7 @@ HEALTH = {
 def view(run: Run) -> dict:
     """Return what the template shows of a run. health: means of the latest steps, as texts;
     samples: the newest completions, latest first; verdicts: how many problems had which in the
-    newest evaluation, as a table of verdict.tables."""
+    newest evaluation, a Table."""
     step = run.curve("val_accuracy").index[-1]  # files of later steps are from before a resume
     verdicts = read_table(run.folder / f"evals/step_{step}.jsonl", "status")
     counts = verdicts.status.value_counts()
@@ -41,8 +44,51 @@ def view(run: Run) -> dict:
         "progress": f"step {run.metrics.index[-1]} of {run.config['steps']}",
         "health": health.map("{:.2f}".format).replace("nan", "–"),
         "samples": samples[: -SHOWN - 1 : -1],
-        "verdicts": (f"Verdicts at step {step}", counts.index, [counts]),
+        "verdicts": Table(f"Verdicts at step {step}", [*counts.index], [[*counts]]),
     }
+
+
+def compare(methods: dict[str, list[Run]]) -> Report:
+    """Compare methods of training at the completions that all their runs spent, with uniform
+    sampling or, without it, the first. The report of one method is empty. Raises InputError if a
+    run was not evaluated after a step, or the validation sets differ."""
+    if len(methods) < 2:
+        return Report()
+    parts = [
+        run.scores(
+            cores=1.0 if run.config["world_size"] == 1 else np.nan,  # seconds by the clock
+            checksums=["val_data_crc32"],
+            task="",
+            arm=name,
+            seed=run.config["seed"],
+        )
+        for name, runs in methods.items()
+        for run in runs
+    ]
+    rows = scores.concatenate(parts)
+    budget = rows.groupby(scores.RUN).completions.max().min()
+    if not budget:
+        raise InputError("a run was not evaluated after a step: nothing can be compared yet")
+    config_of = {name: runs[0].config for name, runs in methods.items()}
+    # On one device the Teacher's cost is in the seconds of the steps.
+    devices = {
+        name: scores.TEACHER_DEVICES
+        if config["teacher_model"] and config["world_size"] > 1
+        else 1.0
+        for name, config in config_of.items()
+    }
+    baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
+    summary = scores.summarize(rows, baseline, budget, devices)
+    rates = {("", name): config["learning_rate"] for name, config in config_of.items()}
+    report = Report(
+        warnings=findings.warnings(summary, baseline, rates),
+        tables=findings.tables(summary),
+        sentences=[*scores.code_differences(rows), *findings.sentences(summary, baseline)],
+    )
+    if rows.cpu_seconds.notna().any():
+        slowed = "Seconds are by the clock: other programs on the machine lengthen them."
+        report.sentences.append(slowed)
+    return report
 
 
 def main(argv=None) -> None:
@@ -50,28 +96,26 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     with exit_on_error("report"):
         methods = load_methods(args.runs)
-        warned, findings, tables = verdict.of_methods(methods)
+        report = compare(methods)
         column = max((run.config["column"] for runs in methods.values() for run in runs), key=len)
         if column:
-            tables += categories.tables(methods, column)
-            findings.append(categories.LEGEND)
+            report.tables += categories.tables(methods, column)
+            report.sentences.append(categories.LEGEND)
         views = {}
         for method, runs in methods.items():
             for run in runs:
                 views[f"{method}, seed {run.config['seed']}"] = view(run)
         model = Path(run.config["model"]).name
         data = Path(run.config["train_data"]).name
-        page = render(
+        page = report.html(
             title=f"{', '.join(methods)}: {model} on {data}",
-            verdict=warned + findings,
-            tables=tables,
             figures={"curves": figures.draw(methods, keys=CURVES)},
             views=views,
             health=HEALTH.values(),
             recent=RECENT,
         )
         write_atomic(args.out, page)
-        print(verdict.markdown(findings, tables, warned) + str(args.out))
+        print(report.markdown() + str(args.out))
 
 
 if __name__ == "__main__":

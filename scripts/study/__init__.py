@@ -7,9 +7,10 @@ runner.py       runs as processes: started, stopped, resumed
 runs.py         reads the directories of runs
 scores.py       tables of scores: gains, speed-ups, intervals
 categories.py   what was chosen and learned, by a column of the data
-verdict.py      sentences and tables
+findings.py     sentences and tables
+paper.py        accuracies beside the paper's
 figures.py      figures
-page.py         the HTML page
+page.py         reports as Markdown and HTML
 results.py      the report of a study, from all of these
 
 `python -m scripts.report` and `python -m scripts.plot` show single runs by the same parts.

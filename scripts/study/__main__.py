@@ -70,32 +70,38 @@ from plumbing.model_checks import reject_on_error
 from plumbing.plugins import construct
 from sampler import Context, find_sampler
 from scripts.command import exit_on_error
-from scripts.study import dry_run, probe, scores, verdict
+from scripts.study import dry_run, findings, paper, probe, scores
 from scripts.study.plan import Arm, Plan
 from scripts.study.results import category_tables, score, write_report
 from scripts.study.runner import STOPPED, Job, Runner, launcher, note, parse
 
+MINIATURE = "In miniature: the demo's model, not the plan's."
 
-def warn_of(job: Job, plan: Plan) -> None:
-    """Print a warning if a finished run of the baseline went wrong: the other runs may wait."""
+
+def warn_if_baseline_failed(job: Job, plan: Plan) -> None:
+    """Print a warning if a finished run of the baseline lost accuracy: the other runs may wait."""
     if job.arm != plan.baseline:
         return
     try:
-        rows = scores.together(score([job], cpu_seconds=False))
+        rows = scores.concatenate(score([job], cpu_seconds=False))
     except InputError as error:
         note(str(error))
         return
-    at_A = scores.places_of(job.budget or job.done()[1], plan.places)
+    _, spent = job.done()
+    at_A = scores.places_of(job.budget or spent, plan.places)
     row = {"task": job.task, "arm": job.arm} | scores.describe(rows, rows, at_A)
-    if text := verdict.warn(row, plan.baseline, parse(job.flags).learning_rate):
+    if text := findings.warn(row, plan.baseline, parse(job.flags).learning_rate):
         note(text)
 
 
 def time_of_day(text: str) -> float:
     """An argparse type: the next time that a clock shows HH:MM, in seconds since 1970."""
     clock = datetime.strptime(text, "%H:%M").time()
-    end = datetime.combine(datetime.now(), clock)
-    return (end + timedelta(days=end < datetime.now())).timestamp()
+    now = datetime.now()
+    end = datetime.combine(now, clock)
+    if end < now:
+        end += timedelta(days=1)
+    return end.timestamp()
 
 
 @dataclass
@@ -144,29 +150,36 @@ def plan_of_flags(options: Options, words: list[str]) -> Plan:
     )
 
 
-def arguments(argv) -> tuple[Options, Plan]:
+def parse_arguments(argv) -> tuple[Options, Plan]:
     """Parse the command line. Raises ValueError, OSError."""
     words = sys.argv[1:] if argv is None else argv
-    has_plan = bool(words) and not words[0].startswith("-")
+    path = ""
+    if words and not words[0].startswith("-"):
+        path, *words = words
     parser = command_line.Parser(
         __doc__,
         usage="python -m scripts.study [PLAN.toml] [FLAGS]",
         epilog="Without a plan all other flags are train.py's.",
     )
     command_line.add_fields(parser, Options)
-    given, flags = parser.parse_known_args(words[has_plan:])
+    given, flags = parser.parse_known_args(words)
     options = Options(**vars(given))
-    if has_plan and flags:
+    if not path:
+        plan = plan_of_flags(options, flags)
+    elif flags:
         parser.error(f"{' '.join(flags)}: a plan has these flags")
-    plan = Plan.read(words[0]) if has_plan else plan_of_flags(options, flags)
-    return options, plan.miniature() if options.miniature else plan
+    else:
+        plan = Plan.read(path)
+    if options.miniature:
+        plan = plan.miniature()
+    return options, plan
 
 
 def check(plan: Plan) -> None:
     """Read the data, build each arm's sampler, load the tokenizers: mistakes show before hours of
     runs. Raises InputError, OSError, ValueError."""
     if plan.paper:
-        verdict.read_figures(**plan.paper)
+        paper.read_figures(**plan.paper)
     data = {}
     models = set()
     for task, arm in product(plan.tasks, plan.arms):
@@ -180,8 +193,7 @@ def check(plan: Plan) -> None:
         if not cls.uses_teacher:
             context = Context(problems, c, lambda index: True)
             construct(cls, context, c.sampler, c.sampler_args)
-        warning = arm == plan.baseline and problems.overlap(data[c.val_data, ""])
-        if warning:
+        if arm == plan.baseline and (warning := problems.overlap(data[c.val_data, ""])):
             note(warning)
     for model in sorted(models):
         with reject_on_error(model, "cannot be used"):
@@ -205,48 +217,51 @@ def run(plan: Plan, jobs: list[Job], options: Options) -> int:
                 finished = any(job.finished() for job in jobs if job.task == task)
                 if options.probe or not (finished or launch):
                     print_line(probe.probe(plan, task, options.problems, runner))
-            runner.on_finish = partial(warn_of, plan=plan)  # not of a probe's runs
-            failed = not options.probe and runner.run(jobs, options.discard) > 0
+            runner.on_finish = partial(warn_if_baseline_failed, plan=plan)  # not of a probe's runs
+            failures = 0 if options.probe else runner.run(jobs, options.discard)
     except Timeout as error:
         raise InputError(f"{plan.out} is in use by another study ({error})") from error
     if not runner.end:
         note("stopped: the same command resumes")
         return STOPPED[0]
-    return int(failed)
+    return min(failures, 1)
+
+
+def check_flags(jobs: list[Job]) -> None:
+    """Raise InputError if a run was made with other flags."""
+    for job in jobs:
+        if others := job.other_flags():
+            raise InputError(
+                f"{job.run} was made with {others[0]}, but now has {job.flags}: undo the change, "
+                "choose another `out`, or delete it"
+            )
 
 
 def main(argv=None) -> int:
     """Run the command; return its exit status."""
     with exit_on_error("study"):
-        options, plan = arguments(argv)
-        status = 0
-        by_category = []
+        options, plan = parse_arguments(argv)
+        folder = Path(options.out or Path(plan.out, plan.report))
+        first = MINIATURE if options.miniature else ""
         if options.csv:
             rows = scores.select(scores.read(options.csv), [*plan.arms], [*plan.tasks])
-            rows = scores.together([rows])
-        else:
-            jobs = plan.jobs()
-            for job in jobs:
-                if others := job.other_flags():
-                    raise InputError(
-                        f"{job.run} was made with {others[0]}, but now has {job.flags}: undo the "
-                        "change, choose another `out`, or delete it"
-                    )
-            if options.dry_run:
-                print(dry_run.describe(plan, jobs), end="")
-                return status
-            if not options.report:
-                status = run(plan, jobs, options)
-            if options.probe or status in STOPPED:
-                return status
-            done = [job for job in jobs if job.finished()]
-            note(f"{len(done)} of {len(jobs)} runs are finished")
-            rows = scores.together(score(done, cpu_seconds=not plan.launch))
-            by_category = category_tables(done, plan)
-        folder = Path(options.out or Path(plan.out, plan.report))
-        print_line(write_report(rows, plan, folder, by_category).rstrip())
-        if not options.csv:  # it would lose the arms that the plan lacks
-            write_atomic(folder / "scores.csv", rows.round(4).to_csv(index=False))
+            rows = scores.concatenate([rows])
+            print_line(write_report(rows, plan, folder, [], first).rstrip())
+            return 0
+        jobs = plan.jobs()
+        check_flags(jobs)
+        if options.dry_run:
+            print(dry_run.describe(plan, jobs), end="")
+            return 0
+        status = 0 if options.report else run(plan, jobs, options)
+        if options.probe or status in STOPPED:
+            return status
+        finished = [job for job in jobs if job.finished()]
+        note(f"{len(finished)} of {len(jobs)} runs are finished")
+        rows = scores.concatenate(score(finished, cpu_seconds=not plan.launch))
+        by_category = category_tables(finished, plan)
+        print_line(write_report(rows, plan, folder, by_category, first).rstrip())
+        write_atomic(folder / "scores.csv", rows.round(4).to_csv(index=False))
     return status
 
 

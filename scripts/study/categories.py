@@ -1,12 +1,15 @@
 """What runs of each arm did by category: by the values of a column of the data."""
 
+import math
+import re
 from functools import cache
 
 import pandas as pd
 
 from plumbing.data.problems import Problems
 from plumbing.errors import InputError
-from scripts.study.runs import Run, natural_order, read_table
+from scripts.study.page import Table
+from scripts.study.runs import Run, read_table
 
 HEADER = ["chosen", "live", "live but p̂ < 1/4", "accuracy"]
 LEGEND = (
@@ -63,24 +66,29 @@ def of_runs(runs: list[Run], column: str) -> pd.DataFrame:
     return shares.assign(chosen=chosen).join(answers, how="outer")
 
 
+def natural_sort_key(text: str) -> list[tuple]:
+    """Return a key that sorts texts with numbers in them by these: "sums, 9" before "sums, 10"."""
+    parts = re.split(r"((?<!\w)-?\d+(?:\.\d+)?|\d+)", text)
+    return [(float(part), "") if i % 2 else (math.inf, part) for i, part in enumerate(parts)]
+
+
 def percent(value: float, digits: int = 0) -> str:
     """Format a percentage, – if it is not known."""
     return "–" if pd.isna(value) else f"{value:.{digits}f}%"
 
 
-def tables(arms: dict[str, list[Run]], column: str, task: str = "") -> list[tuple]:
-    """Return (title, header, rows of texts) of a table for each arm, values in the order of their
-    numbers, as those of verdict.tables. Raises InputError."""
+def tables(arms: dict[str, list[Run]], column: str, task: str = "") -> list[Table]:
+    """Make a table for each arm, categories in the order of their numbers. Raises InputError."""
     made = []
     for arm, runs in arms.items():
         found = of_runs(runs, column)
         lines = []
-        for name in sorted(found.index, key=natural_order):
+        for name in sorted(found.index, key=natural_sort_key):
             row = found.loc[name]
             shares = [percent(100 * row[key]) for key in ("chosen", "live", "low")]
             known = pd.notna(row.before)
             accuracy = f"{row.before:.1f} → {percent(row.after, 1)}" if known else "–"
             lines.append([name, *shares, accuracy])
         title = f"{task}: {arm}, by {column}" if task else f"{arm}, by {column}"
-        made.append((title, [column, *HEADER], lines))
+        made.append(Table(title, [column, *HEADER], lines))
     return made

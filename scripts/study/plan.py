@@ -11,7 +11,7 @@ from pathlib import Path
 import train
 from plumbing.config import DEMO, PRESETS, Config
 from plumbing.errors import InputError
-from scripts.study import verdict
+from scripts.study import scores
 from scripts.study.runner import Job, parse
 
 # A plan in miniature: flags that replace those of its runs, steps of an arm with a Teacher, launch.
@@ -23,44 +23,39 @@ MINIATURE_LAUNCH = "torchrun --standalone --nproc_per_node 4"
 
 @dataclass
 class Arm:
-    """An arm of a plan. seeds: if others than the plan's. devices: relative to those of an arm
-    without a Teacher, if others than by default."""
+    """An arm of a plan."""
 
     flags: str
-    seeds: list | None = None
-    devices: int | float | None = None
+    seeds: list | None = None  # by default the plan's
+    devices: int | float | None = None  # by default those of `Plan.devices`
 
 
 @dataclass
 class Plan:
-    """The keys of a plan file. tasks: name -> flags. replace: task -> arm -> flags. budget: 0: runs
-    take train.py's steps. launch: command that starts a run's ranks. gpu_hours: of a run with its
-    preset's steps. compute_matched: whether arms with a Teacher are charged with its devices, by
-    default where runs have a launch command. report: its folder in `out`. note: a sentence of it.
-    paper: `table` of the CSV `figures`, printed beside. places: at how many places over the last
-    third of an amount accuracy is read. test: `arms` and `tasks` whose compute-matched gains get
-    p-values together. curve: `arms` and `tasks` of the figure of speed-ups. lines: label -> height
-    of a line in it. beside: label -> summary.csv of another study that is drawn in it, too."""
+    """The keys of a plan file: see `python -m scripts.study --help` for those that most plans need.
+    Devices are relative to those of an arm without a Teacher."""
 
-    out: str
-    flags: str
-    arms: dict
+    out: str  # directory of the runs
+    flags: str  # of train.py, for all runs
+    arms: dict  # name -> Arm
     seeds: list
-    budget: int | float = 0
+    budget: int | float = 0  # completions of a run; 0: those of train.py's steps
     baseline: str = "uniform"
-    tasks: dict = field(default_factory=lambda: {"": ""})
-    replace: dict = field(default_factory=dict)
-    test: dict = field(default_factory=dict)
+    tasks: dict = field(default_factory=lambda: {"": ""})  # name -> more flags
+    replace: dict = field(default_factory=dict)  # task -> arm -> flags in place of the arm's
+    # Whether arms with a Teacher are charged with its devices; by default if there is `launch`.
+    compute_matched: bool | None = None
+    places: int = 5  # at which accuracy is read, over the last third of an amount
+    test: dict = field(default_factory=dict)  # arms, tasks: their gains get p-values together
+    # The figure of speed-ups: its arms and tasks; label -> height of a line; label -> summary.csv
+    # of another study.
     curve: dict = field(default_factory=dict)
     lines: dict = field(default_factory=dict)
     beside: dict = field(default_factory=dict)
-    places: int = 5
-    launch: str = ""
-    gpu_hours: int | float = 0
-    compute_matched: bool | None = None
-    report: str = ""
-    note: str = ""
-    paper: dict = field(default_factory=dict)
+    launch: str = ""  # command that starts the ranks of a run
+    gpu_hours: int | float = 0  # of a run with its preset's steps
+    report: str = ""  # directory of the report, in `out`
+    paper: dict = field(default_factory=dict)  # table, and figures: the CSV that has it
 
     @classmethod
     def read(cls, path: str) -> "Plan":
@@ -69,21 +64,26 @@ class Plan:
             text = Path(path).read_text(encoding="utf-8")
             plan = typed(cls, tomllib.loads(text))
             plan.arms = {name: typed(Arm, arm) for name, arm in plan.arms.items()}
-            arms = {plan.baseline}.union(*plan.replace.values())
-            tasks = {*plan.replace}
-            for chosen in filter(None, (plan.test, plan.curve)):
-                if {*chosen} != {"arms", "tasks"}:
-                    raise ValueError(f"{chosen}: must have `arms` and `tasks`")
-                arms |= {*chosen["arms"]}
-                tasks |= {*chosen["tasks"]}
-            if plan.paper and {*plan.paper} != {"figures", "table"}:
-                raise ValueError(f"{plan.paper}: must have `figures` and `table`")
-            unknown = (arms - {*plan.arms}) | (tasks - {*plan.tasks})
-            if unknown:
-                raise ValueError(f"no arm or task: {sorted(unknown)}")
+            plan.check_names()
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         return plan
+
+    def check_names(self) -> None:
+        """Raise ValueError unless all arms and tasks that the plan names are there."""
+        arms = {self.baseline}.union(*self.replace.values())
+        tasks = {*self.replace}
+        for chosen in (self.test, self.curve):
+            if chosen:
+                if {*chosen} != {"arms", "tasks"}:
+                    raise ValueError(f"{chosen}: must have `arms` and `tasks`")
+                arms.update(chosen["arms"])
+                tasks.update(chosen["tasks"])
+        if self.paper and {*self.paper} != {"figures", "table"}:
+            raise ValueError(f"{self.paper}: must have `figures` and `table`")
+        unknown = (arms - {*self.arms}) | (tasks - {*self.tasks})
+        if unknown:
+            raise ValueError(f"no arm or task: {sorted(unknown)}")
 
     def flags_of(self, task: str, arm: str) -> str:
         """Return the flags of an arm on a task, for any seed."""
@@ -106,7 +106,7 @@ class Plan:
         is_charged = self.compute_matched
         if is_charged is None:
             is_charged = bool(self.launch)
-        of_teacher = verdict.TEACHER if is_charged else 1.0
+        of_teacher = scores.TEACHER_DEVICES if is_charged else 1.0
         return {
             name: arm.devices or (of_teacher if self.config(name).teacher_model else 1.0)
             for name, arm in self.arms.items()
@@ -152,7 +152,6 @@ class Plan:
             launch=MINIATURE_LAUNCH,
             budget=0,
             gpu_hours=0,
-            note=f"In miniature: the demo's model, not the plan's. {self.note}".rstrip(),
             arms={
                 name: dataclasses.replace(arm, flags=small(arm.flags))
                 for name, arm in self.arms.items()
@@ -169,7 +168,7 @@ class Plan:
         if train.py rejects the flags, or a learning rate is not constant."""
         jobs = []
         for task, name in product(self.tasks, self.arms):
-            budget = self.spends(name, task)
+            spent = self.spends(name, task)
             flags = self.flags_of(task, name)
             c = parse(flags)
             if c.lr_schedule != "constant":
@@ -177,10 +176,10 @@ class Plan:
                 raise InputError(f"{flags}: --lr_schedule {c.lr_schedule}: must be constant")
             if "--steps" not in flags:
                 per_step = c.prompts_per_step * c.group_size
-                flags += f" --steps {math.ceil(budget / per_step)}"
-            for seed in dict.fromkeys(self.arms[name].seeds or self.seeds):
-                own = f"{flags} --seed {seed}"
-                job = Job(Path(self.out), task, name, seed, own, budget if self.budget else 0.0)
+                flags += f" --steps {math.ceil(spent / per_step)}"
+            budget = spent if self.budget else 0.0
+            for seed in dict.fromkeys(self.arms[name].seeds or self.seeds):  # each once
+                job = Job(Path(self.out), task, name, seed, f"{flags} --seed {seed}", budget)
                 jobs.append(job)
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
 

@@ -17,10 +17,11 @@ from plumbing.config import ROOT, Config
 from plumbing.errors import Fault
 from plumbing.files import file_crc32
 from plumbing.run.facts import model_files
-from scripts.study.categories import read_categories
+from scripts.study.categories import natural_sort_key, read_categories
+from scripts.study.page import Table
 from scripts.study.plan import Plan
 from scripts.study.runner import Job, Runner, parse
-from scripts.study.runs import Run, natural_order, read_config, read_table, table
+from scripts.study.runs import Run, read_config, read_table
 
 MEASURED = ROOT / "studies/speed_ups.csv"  # of our studies, by dead groups before training
 HEADER = ["model", "dead before training", "arm", "by column", "times as fast (95%)"]
@@ -49,16 +50,17 @@ def describe(run: Run, groups: pd.DataFrame, column: str) -> str:
         category = groups.chosen.map(read_categories(run.config["train_data"], column))
         by_category = dict(list(shares.groupby(category)))
         highest_live = groups.p_hat[groups.y > 0].groupby(category).max()
-        for name in sorted(by_category, key=natural_order):
+        for name in sorted(by_category, key=natural_sort_key):
             guessed = highest_live.get(name, 1) < 1 / 4
             parts[f"{name} {GUESSED}" if guessed else name] = by_category[name]
     lines = [[name, len(part), *part.mean().map("{:.1%}".format)] for name, part in parts.items()]
     size = run.config["group_size"]
-    text = table(
+    table = Table(
         f"Probe: {len(groups)} training problems × {size} completions, untrained model",
         [column or "problems", "groups", *BINS, "mean p̂"],
         lines,
     )
+    text = table.markdown()
     if any(GUESSED in name for name in parts):
         text += f"\n{GUESSED}: {WHY_GUESSED}\n"
     return text
@@ -127,8 +129,8 @@ def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
         conclude(near[near.sampler == sampler], sampler, seconds)
         for sampler, seconds in costs.items()
     ]
-    measured_at = table("Measured at the nearest shares of dead groups", HEADER, lines)
-    return f"{measured_at}\n{LEGEND} {' '.join(sentences)}\n"
+    table = Table("Measured at the nearest shares of dead groups", HEADER, lines)
+    return f"{table.markdown()}\n{LEGEND} {' '.join(sentences)}\n"
 
 
 def seconds_of_completion(run: Run) -> float:

@@ -4,10 +4,12 @@ import math
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
-from scripts.study import categories, figures, page, scores, verdict
+from scripts.study import categories, figures, findings, paper, scores
+from scripts.study.page import Report, Table
 from scripts.study.plan import Plan
 from scripts.study.runner import Job, note
 from scripts.study.runs import Run
@@ -31,8 +33,8 @@ def score(jobs: list[Job], cpu_seconds: bool = True) -> list[pd.DataFrame]:
     ]
 
 
-def category_tables(jobs: list[Job], plan: Plan) -> list[tuple]:
-    """Make the tables by category of the tasks that have --column, of finished runs: of each arm.
+def category_tables(jobs: list[Job], plan: Plan) -> list[Table]:
+    """Make a table by category for each arm of the tasks that have --column, from finished runs.
     Data that cannot be read any more are reported on stderr."""
     tables = []
     for task in plan.tasks:
@@ -48,21 +50,13 @@ def category_tables(jobs: list[Job], plan: Plan) -> list[tuple]:
     return tables
 
 
-def write_report(
-    rows: pd.DataFrame,
-    plan: Plan,
-    folder: Path,
-    by_category: list[tuple],
-) -> str:
-    """Compare the arms, and write all files of the report, with tables `by_category` after its own.
-    Returns the text. Raises InputError."""
-    tables = []
-    findings = [plan.note] if plan.note else []
-    findings += scores.code_differences(rows)
-    warned = []
+def compare(rows: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, Report]:
+    """Compare the arms of a plan. Returns the summary, as scores.summarize, and the report. Raises
+    InputError if there is nothing to compare."""
+    report = Report(sentences=scores.code_differences(rows))
     if plan.paper:
-        tables.append(verdict.beside_paper(rows, **plan.paper))
-        findings.append(verdict.PAPER_LEGEND)
+        report.tables.append(paper.compare(rows, **plan.paper))
+        report.sentences.append(paper.LEGEND)
     try:
         summary = scores.summarize(
             rows,
@@ -71,37 +65,49 @@ def write_report(
             plan.devices,
             plan.places,
         )
-        warned = verdict.warnings(summary, plan.baseline, plan.learning_rates())
-        findings += verdict.sentences(summary, plan.baseline, plan.test)
-        tables += verdict.tables(summary)
     except InputError as error:
         if not plan.paper:  # its table needs no pairs of runs
             raise
-        summary = pd.DataFrame(columns=SPEED_UP)
-        findings.append(f"Arms are not compared: {error}.")
-    legend = [categories.LEGEND] if by_category else []
+        report.sentences.append(f"Arms are not compared: {error}.")
+        return pd.DataFrame(columns=SPEED_UP), report
+    report.warnings = findings.warnings(summary, plan.baseline, plan.learning_rates())
+    report.tables += findings.tables(summary)
+    report.sentences += findings.sentences(summary, plan.baseline, plan.test)
+    return summary, report
+
+
+def draw_curve(speed_ups: pd.DataFrame, plan: Plan) -> Figure:
+    """Draw the speed-ups that the plan's `curve` names, with those of other studies."""
+    parts = [scores.select(speed_ups, **plan.curve)]
+    for label, path in plan.beside.items():
+        other = pd.read_csv(path)
+        parts.append(other.assign(arm=f"{label}: " + other.arm))
+    return figures.draw_speed(pd.concat(parts), plan.lines)
+
+
+def write_report(
+    rows: pd.DataFrame,
+    plan: Plan,
+    folder: Path,
+    by_category: list[Table],
+    first: str = "",
+) -> str:
+    """Compare the arms and write all files of the report. by_category: tables after those of the
+    arms. first: a sentence before all others. Returns the text. Raises InputError."""
+    summary, report = compare(rows, plan)
+    report.tables += by_category
+    if by_category:
+        report.sentences.append(categories.LEGEND)
+    if first:
+        report.sentences.insert(0, first)
     speed_ups = summary.dropna(subset="speed_up_bound")[SPEED_UP].round(4)
     drawn = {"figure": figures.draw_study(rows)}
     if plan.curve:
-        rows_of_curve = [scores.select(speed_ups, **plan.curve)]
-        for label, path in plan.beside.items():
-            other = pd.read_csv(path)
-            rows_of_curve.append(other.assign(arm=f"{label}: " + other.arm))
-        drawn["speed_up"] = figures.draw_speed(pd.concat(rows_of_curve), plan.lines)
-    files = {
-        "report.md": verdict.markdown(findings, tables, warned)
-        + verdict.markdown(legend, by_category),
-        "report.html": page.render(
-            title=plan.out,
-            verdict=warned + findings + legend,
-            tables=tables + by_category,
-            figures=drawn,
-            views={},
-        ),
-        "summary.csv": speed_ups.to_csv(index=False),
-    }
-    for name, content in files.items():
-        write_atomic(folder / name, content)
+        drawn["speed_up"] = draw_curve(speed_ups, plan)
+    text = report.markdown()
+    write_atomic(folder / "report.md", text)
+    write_atomic(folder / "report.html", report.html(plan.out, drawn, views={}))
+    write_atomic(folder / "summary.csv", speed_ups.to_csv(index=False))
     for name, figure in drawn.items():
         figure.savefig(folder / f"{name}.png", dpi=150)
-    return files["report.md"]
+    return text

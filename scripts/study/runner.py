@@ -56,9 +56,9 @@ class Job:
 
     def usage(self) -> list[dict]:
         """Return the processes of the run; none if it was deleted, to be run again."""
-        return (
-            read_lines(self.run.with_suffix(".usage.jsonl"), torn=True) if self.run.exists() else []
-        )
+        if not self.run.exists():
+            return []
+        return read_lines(self.run.with_suffix(".usage.jsonl"), torn=True)
 
     def cores(self) -> float:
         """Return how many cores the run's processes used."""
@@ -74,8 +74,11 @@ class Job:
 
     def finished(self) -> bool:
         """Whether the run has ended and spent its budget."""
-        ends = [process["status"] for process in self.usage()]
-        return ends[-1:] == [0] and self.done()[1] >= self.budget - 0.5
+        processes = self.usage()
+        if not processes or processes[-1]["status"] != 0:
+            return False
+        _, spent = self.done()
+        return spent >= self.budget - 0.5
 
     def steps(self) -> int:
         """Return the steps that the next process is to reach: those of the flags or, when they are
@@ -138,9 +141,9 @@ class Runner:
         """Run all jobs that are not finished; return how many failed, when they, or those begun by
         `end`, have ended. discard: delete the weights of finished runs."""
         with ThreadPoolExecutor(self.at_a_time) as pool:
-            return sum(pool.map(self.fails, jobs, repeat(discard)))
+            return sum(pool.map(self.run_job, jobs, repeat(discard)))
 
-    def fails(self, job: Job, discard: bool) -> bool:
+    def run_job(self, job: Job, discard: bool) -> bool:
         """Run a job until it has spent its budget, or `end`. Returns whether a process failed."""
         started = False
         while not job.finished() and time.time() < self.end:
@@ -153,7 +156,7 @@ class Runner:
                 note(f"stopped: {job.run}")
                 return False
             if status:
-                note(f"FAILED, see {log}: {reason(log, printed)}")
+                note(f"FAILED, see {log}: {failure(log, printed)}")
                 return True
         if started and job.finished():
             self.on_finish(job)
@@ -236,7 +239,7 @@ def start(command: list[str], log: TextIO) -> subprocess.Popen:
     )
 
 
-def reason(log: Path, first: int) -> str:
+def failure(log: Path, first: int) -> str:
     """Return the line of a log, from a byte on, that says why a run failed: train.py's, after which
     torchrun prints more, or the last."""
     text = log.read_bytes()[first:].decode(errors="replace")

@@ -1,8 +1,6 @@
 """Read run directories, for the commands that report on runs."""
 
 import json
-import math
-import re
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -124,12 +122,6 @@ class Run:
         return known.reset_index(names="step").assign(**facts, **key)
 
 
-def natural_order(text: str) -> list[tuple]:
-    """Return a key that sorts texts with numbers in them by these: "sums, 9" before "sums, 10"."""
-    parts = re.split(r"((?<!\w)-?\d+(?:\.\d+)?|\d+)", text)
-    return [(float(part), "") if i % 2 else (math.inf, part) for i, part in enumerate(parts)]
-
-
 def method_name(sampler: str) -> str:
     """Return what a report calls a sampler: the class of FILE.py:CLASS, or the name of one."""
     return sampler.rpartition(":")[2]
@@ -154,10 +146,3 @@ def load_methods(folders) -> dict[str, list[Run]]:
             raise InputError(f"two runs of {name!r} have the same seed")
         members.append(run)
     return methods
-
-
-def table(title: str, header: list, rows: list[list]) -> str:
-    """Format a Markdown table with a heading above it."""
-    lines = [header, ["---"] * len(header), *rows]
-    text = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-    return f"## {title}\n\n{text}\n"

@@ -43,7 +43,7 @@ UNKNOWN = ("model_crc32", "own_code_crc32")  # may be blank, which is no differe
 MOVES = 2  # standard errors: by less an accuracy has not moved
 SPENT = 0.95  # of the budget: a run that spent less is not compared
 DRAWS = 2000  # of a bootstrap
-LAST = 5  # evaluations that the paper averages (Section 5.2)
+TEACHER_DEVICES = 4 / 3  # of a run whose Teacher has 2 of 8, relative to one without
 ROUNDING = 1e-6  # relative, of amounts
 
 
@@ -57,9 +57,9 @@ def read(path) -> pd.DataFrame:
     return rows.reindex(columns=COLUMNS).fillna({"task": ""})
 
 
-def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """Put tables into one. Raises InputError if there is none, or if runs differ in a checksum in
-    which they must be the SAME."""
+def concatenate(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate tables of scores. Raises InputError if there is none, or if runs differ in a
+    checksum in which they must be the SAME."""
     if not parts:
         raise InputError("no run is finished")
     rows = pd.concat(parts, ignore_index=True)
@@ -307,24 +307,6 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
         "cpu_seconds": at_equal_cpu,
         "speed_up": speed_up(arm, base, at_A),
     }
-
-
-def last_evaluations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return for each run what the paper reports of it: `before`, the accuracy before the first
-    step, NaN if not known; `accuracy`, the mean of the LAST evaluations after it; how many these
-    are, `evaluations`; the last of them, `step`."""
-    ordered = rows.sort_values("step", kind="stable")
-    before = ordered[ordered.step == 0].set_index(RUN).accuracy
-    last = ordered[ordered.step > 0].groupby(RUN, sort=False).tail(LAST)
-    by_run = last.groupby(RUN, sort=False)
-    return pd.DataFrame(
-        {
-            "before": before.reindex(by_run.size().index),
-            "accuracy": by_run.accuracy.mean(),
-            "evaluations": by_run.size(),
-            "step": by_run.step.max(),
-        }
-    ).reset_index()
 
 
 def places_of(budget: float, places: int) -> np.ndarray:

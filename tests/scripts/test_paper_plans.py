@@ -14,7 +14,7 @@ import pytest
 
 from plumbing.files import read_lines
 from scripts.study import __main__ as study
-from scripts.study import dry_run, runner, scores, verdict
+from scripts.study import dry_run, paper, runner
 from scripts.study.plan import Plan
 from scripts.study.runner import Runner
 from scripts.study.runs import Run
@@ -178,16 +178,16 @@ def test_the_last_five_evaluations_are_averaged(tmp_path):
     run = Run.load(make_run(tmp_path / "run", verdicts=rewards))
     rows = run.scores(cores=1, checksums=[], task="", arm="uniform", seed=0)
     columns = ["before", "accuracy", "evaluations", "step"]
-    of_run = scores.last_evaluations(rows)[columns]
+    of_run = paper.last_evaluations(rows)[columns]
     assert of_run.to_numpy().tolist() == [[25, 80, 5, 6]]
-    of_short_run = scores.last_evaluations(rows[rows.step <= 2])[columns]
+    of_short_run = paper.last_evaluations(rows[rows.step <= 2])[columns]
     assert of_short_run.to_numpy().tolist() == [[25, 62.5, 2, 2]]
 
 
 def test_deviations_are_the_papers():
     """Table 3 prints 30.2 ± 0.48 and 33.0 ± 0.54."""
     table = pd.read_csv(FIGURES).query("table == 'Table 3'").groupby("arm").accuracy
-    texts = table.apply(verdict.mean_and_deviation).to_dict()
+    texts = table.apply(paper.mean_and_deviation).to_dict()
     assert texts == {"uniform": "30.2 ± 0.48", "Goldilocks": "33.0 ± 0.54"}
 
 
@@ -313,8 +313,8 @@ def test_a_failure_is_reported_by_trainings_line_not_by_torchruns_last(tmp_path)
     start = log.stat().st_size
     with log.open("a") as file:
         file.write("step 1\nerror: --steps 0: too few\nTraceback\n=====\n")
-    assert runner.reason(log, start) == "error: --steps 0: too few"
-    assert runner.reason(log, log.stat().st_size) == ""
+    assert runner.failure(log, start) == "error: --steps 0: too few"
+    assert runner.failure(log, log.stat().st_size) == ""
 
 
 def test_a_stopped_launch_is_no_failure_and_a_failed_one_is(tmp_path, monkeypatch, capsys):

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from plumbing.errors import InputError
-from scripts.study import scores, verdict
+from scripts.study import findings, scores
+from scripts.study.page import Report
 from scripts.study.plan import Plan
 from scripts.study.runs import Run
 from tests.helpers.checks import rejected
@@ -33,7 +34,7 @@ def lines(ends, n=13, **columns):
 
 
 def summary_of(runs, devices=None):
-    rows = scores.together(runs)
+    rows = scores.concatenate(runs)
     devices = dict.fromkeys(rows.arm, 1) | (devices or {})
     return scores.summarize(rows, "uniform", 1200, devices).set_index("arm")
 
@@ -88,7 +89,7 @@ def test_tasks_may_have_budgets_of_their_own():
 def test_runs_of_other_weights_are_not_paired():
     runs = [run_rows(arm, 0, [0, 1], model_crc32=arm) for arm in ("uniform", "mine")]
     with pytest.raises(InputError, match="'mine', 'seed': 0} differ in model_crc32"):
-        scores.together(runs)
+        scores.concatenate(runs)
 
 
 def test_first_reach_is_on_the_monotone_curve():
@@ -127,7 +128,7 @@ def test_a_baseline_that_loses_accuracy_is_warned_of(ends, warned):
     """Of 200 problems an accuracy of 20% has a standard error of 2.8, a difference one of 4."""
     run = run_rows("uniform", 0, ends)
     row = scores.describe(run, run, scores.places_of(200, 5))
-    text = verdict.warn(row | {"task": "", "arm": "uniform"}, "uniform", rate=3e-4)
+    text = findings.warn(row | {"task": "", "arm": "uniform"}, "uniform", rate=3e-4)
     assert re.search(warned, text) if warned else not text
 
 
@@ -135,15 +136,15 @@ def test_an_arm_below_the_untrained_model_is_warned_of_first_of_all():
     runs = [run_rows("uniform", 0, [20] * 12 + [22]), run_rows("mine", 0, [20] + [10] * 12)]
     rates = {("", "uniform"): 1e-4, ("", "mine"): 1e-4}
     summary = summary_of(runs).reset_index()
-    [text] = verdict.warnings(summary, "uniform", rates)
-    page = verdict.markdown(["a finding"], [], [text])
+    [text] = findings.warnings(summary, "uniform", rates)
+    page = Report(warnings=[text], sentences=["a finding"]).markdown()
     assert page.startswith("WARNING: mine ends at 10.0%, from 20.0% before training")
 
 
 def test_on_one_device_nothing_is_compute_matched():
     for devices, has in (({}, False), ({"mine": 4 / 3}, True)):
         summary = summary_of(lines(THREE_SEEDS, 17), devices).reset_index()
-        [(_, header, _)] = verdict.tables(summary)
+        [(_, header, _)] = findings.tables(summary)
         assert ("compute-matched" in header) == has
 
 
@@ -161,11 +162,11 @@ def test_arms_whose_code_differs_are_named():
     """The second arm has a run of each version; of a run of unknown code nothing is said."""
     codes = {("uniform", 0): "1", ("mine", 0): "1", ("mine", 1): "1+2", ("old", 0): None}
     runs = [run_rows(*run, [0, 1]).assign(code_crc32=crc) for run, crc in codes.items()]
-    assert scores.code_differences(scores.together(runs)) == [
+    assert scores.code_differences(scores.concatenate(runs)) == [
         "Runs of different code are compared: uniform, mine (seeds 0) | mine (seeds 1). `code` in "
         "each config.json has the checksums of the files."
     ]
-    assert scores.code_differences(scores.together(runs[:2])) == []
+    assert scores.code_differences(scores.concatenate(runs[:2])) == []
 
 
 def test_scores_without_a_column_are_rejected_but_for_that_of_the_code(tmp_path):
@@ -185,14 +186,14 @@ def test_holm_by_hand():
 def test_a_plans_test_corrects_its_comparisons_together():
     """Of three arms two are tested: their p-values, 0.057, are doubled and not tripled."""
     summary = summary_of(lines(THREE_SEEDS | dict.fromkeys("ab", (24, 36, 60)))).reset_index()
-    text = verdict.tested(summary, arms=["a", "b"], tasks=[""])
+    text = findings.tested(summary, arms=["a", "b"], tasks=[""])
     assert "over 2: , a: 0.114; , b: 0.114" in text
 
 
 def test_a_verdict_says_what_the_seeds_resolve():
     arm = {"arm": "Goldilocks", "gain_points": 1.2, "gain_low": -0.3, "gain_high": 2.7}
     arm |= {"gain_text": "+1.2", "matched_text": "+0.4 at 17,280", "cpu_seconds_text": "–"}
-    assert verdict.verdict(arm | {"gain_at": 23040, "gain_seeds": 5}, "uniform") == (
+    assert findings.describe_gain(arm | {"gain_at": 23040, "gain_seeds": 5}, "uniform") == (
         "Goldilocks − uniform: +1.2 points (-0.3 to +2.7) at 23,040 completions: not "
         "distinguishable from 0. Compute-matched: +0.4 at 17,280. These 5 seeds "
         "resolve about ±1.5 points; ±1.0 would take about 9."

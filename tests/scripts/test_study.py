@@ -13,10 +13,11 @@ from plumbing.files import write_lines
 from plumbing.run.facts import model_files
 from scripts.study import __main__ as study
 from scripts.study import probe, runner, scores
+from scripts.study.categories import natural_sort_key
 from scripts.study.plan import Plan
 from scripts.study.results import score
 from scripts.study.runner import Runner
-from scripts.study.runs import Run, natural_order
+from scripts.study.runs import Run
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
 from tests.helpers.models import ROOT
@@ -217,7 +218,7 @@ def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
     (tmp_path / "runs/scores.csv").rename(tmp_path / "scores.csv")
     (tmp_path / "runs").rename(tmp_path / "old")
     study.main([file, "--csv", "scores.csv", "--report"])
-    assert capsys.readouterr().out in out
+    assert {*capsys.readouterr().out.splitlines()} < {*out.splitlines()}
 
 
 def test_a_baseline_that_loses_accuracy_is_reported_when_its_first_run_ends(
@@ -289,7 +290,7 @@ def test_runs_that_began_from_other_files_are_rejected(train, tmp_path):
     assert len(score(jobs)) == 3
     change(jobs[0].run / "config.json", train_data_crc32=1)
     with rejected("'arm': 'Goldilocks', 'seed': 1} differ in train_data_crc32: run one again"):
-        scores.together(score(jobs))
+        scores.concatenate(score(jobs))
 
 
 def test_a_report_names_arms_of_other_code_and_rejects_an_arm_of_two_samplers(
@@ -309,20 +310,20 @@ def test_a_report_names_arms_of_other_code_and_rejects_an_arm_of_two_samplers(
     assert sentence in capsys.readouterr().out
     change(jobs[0].run / "config.json", code={"train.py": 0, "samplers/parent.py": 4})
     with rejected("'arm': 'uniform', 'seed': 2} differ in own_code_crc32: run one again"):
-        scores.together(score(jobs))
+        scores.concatenate(score(jobs))
 
 
 def test_flags_make_a_plan_with_arms_named_as_typed():
     words = "--preset demo --prompts_per_step 2 --group_size 4 --steps 6 --seed 3 --seeds 2"
     samplers = ["sec", "sec --epsilon 0", "a.py:Mine"]
-    _, made = study.arguments(["--samplers", *samplers, *words.split()])
+    _, made = study.parse_arguments(["--samplers", *samplers, *words.split()])
     assert [*made.arms] == ["uniform", *samplers]
     assert [made.config(arm).epsilon for arm in samplers[:2]] == [0.2, 0]
     assert (made.seeds, made.budget) == ([3, 4], 48)
     with rejected("--sampler: name arms by --samplers"):
-        study.arguments(["--sampler", "sec"])
+        study.parse_arguments(["--sampler", "sec"])
     with rejected("--samplers: sec is there twice"):
-        study.arguments(["--samplers", "sec", "sec"])
+        study.parse_arguments(["--samplers", "sec", "sec"])
 
 
 def test_scores_of_an_arm_that_the_plan_lacks_are_left_out(train, tmp_path, capsys):
@@ -330,7 +331,7 @@ def test_scores_of_an_arm_that_the_plan_lacks_are_left_out(train, tmp_path, caps
     made = plan(tmp_path)
     jobs = made.jobs()
     Runner().run(jobs)
-    rows = scores.together(score(jobs))
+    rows = scores.concatenate(score(jobs))
     other = rows[rows.arm == "Goldilocks"].assign(arm="SEC")
     pd.concat([rows, other]).to_csv("scores.csv")
     study.main([str(tmp_path / "plan.toml"), "--csv", "scores.csv"])
@@ -411,4 +412,4 @@ def test_values_without_a_p_hat_of_a_quarter_are_perhaps_guessed(tmp_path):
 def test_categories_are_in_the_order_of_their_numbers():
     texts = ["sums, 10", "sums, 9", "10", "9.5", "-3", "caesar"]
     ordered = ["-3", "9.5", "10", "caesar", "sums, 9", "sums, 10"]
-    assert sorted(texts, key=natural_order) == ordered
+    assert sorted(texts, key=natural_sort_key) == ordered
