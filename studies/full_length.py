@@ -1,12 +1,27 @@
 """Run a sampler to the last step of a job in minutes, with a simulated Student: no model, no GPU.
 
     python -m studies.full_length --sampler goldilocks
-    python -m studies.full_length --sampler my.py:Mine --candidates 64 --csv rows.csv
+    python -m studies.full_length --sampler my.py:Mine --candidates 64
 
 It cannot know whether a live group is a useful one: this Student learns from all by one rule. It
 shows what a short run hides: whether live groups run out late in a run, which problems return, what
-a step costs and how much memory is held. simulated.py has the problems, the Student and the
-Teacher; the sampler, its checks, its rounds and the server beside a Teacher are train.py's.
+a step costs and how much memory is held. The sampler, its checks, its rounds and the server beside
+a Teacher are train.py's. Simulated are:
+
+- **Problems**: text and columns of toy_task.py, and `pass_rate`, of 16 completions of the initial
+  Student, for `static`. For `embedded`, embeddings: the means of random vectors of the words.
+- **The Student**: each of 280 words has a log-odds θ, p of a problem is ∏ σ(θ) over its 1 to 3
+  words, and rewards are draws with p. A step moves the θ of a word by `learning` times the mean,
+  over the completions that are trained on, dead ones too, of Eq. 2 with θ as parameter: the factor
+  of p̂ times ∂ logit(p)/∂θ = (1 - σ(θ)) / (1 - p). AdamW, which makes up for dead groups in part,
+  is left out.
+- **The Teacher**: the mean of its target at the Student's p of `delay` steps ago, plus an error of
+  std `noise` that a problem keeps, cut to [0, 0.5]. It does not learn from outcomes.
+
+Calibrated on uniform alone, at 301,000 problems and 20,000 steps: the log-odds of topics and words,
+so that 0.6 to 0.7 of its groups are live, dead ones are mostly too hard, and p = σ(d) with a d of
+std 3.5, because the paper's problems differ as widely; `learning`, so that its accuracy rises by
+less than 10 points, as the paper's does.
 
 Columns, by part of the run: live: share of live groups of all tried; trained: of those trained on;
 again: share of groups whose problem was trained on before; distinct: problems trained on so far;
@@ -17,18 +32,22 @@ the part's end; us: CPU microseconds a step in the sampler, without the Student 
 import resource
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import torch
+from scipy.stats import binom
 
-from grpo import Group
+from grpo import Completion, Group, group_factor
 from plumbing import command_line
+from plumbing.command_line import fraction, natural, non_negative, number, opt
 from plumbing.config import Config
+from plumbing.data.problems import Problems
 from plumbing.errors import InputError
-from plumbing.files import check_writable
+from plumbing.files import write_lines
 from plumbing.plugins import sampler_settings
 from sampler import (
     Context,
@@ -39,17 +58,114 @@ from sampler import (
     join,
     utility_target,
 )
+from scripts import embed
 from scripts.command import exit_on_error
-from scripts.study.runs import method_name
-from studies.simulated import Simulation, StandInTeacher, Student, make_problems
+from studies import toy_task
 from teacher import TeacherServer
 from train import TeacherClient
 
+# The flags of train.py that this command takes.
 JOB = ["sampler", "sampler_args", "steps", "seed", "column", "prompts_per_step", "group_size"]
 JOB += ["candidates", "epsilon", "resample_rounds", "advantage_std", "teacher_lag"]
-NOT_OF_ARM = ["sampler", "steps", "seed", "problems", "parts", "csv"]  # flags not in its name
-FIGURES = ["part", "live", "trained", "again", "distinct", "passes", "completions", "p", "accuracy"]
-COLUMNS = ["arm", "problems", "steps", "seed", *FIGURES, "us", "wall_s", "cpu_s", "peak_mb"]
+TOPIC_MEANS = (3.0, -3.5)  # of the log-odds of the words of the first and the last topic
+WORD_SPREAD = 2.0  # of log-odds, around the topic's mean
+KNOWN = 40.0  # log-odds of the word that fills up short problems: its rate is 1
+HELD_OUT = 5000  # problems that accuracy is computed on
+EMBEDDING_SIZE = 32
+
+
+@dataclass
+class Simulation:
+    """Flags beside those of train.py."""
+
+    problems: int = opt(301_000, "distinct problems", type=number(int, 1, 10**7))
+    parts: int = opt(20, "rows to print: five of 20 are a quarter of the run")
+    learning: float = opt(0.02, "rate at which the Student learns", type=non_negative)
+    forgetting: float = opt(0.0, "share of what was learned that a step loses", type=fraction)
+    noise: float = opt(0.1, "std of the Teacher's error", type=non_negative)
+    delay: int = opt(10, "steps by which the Teacher knows the Student late", type=natural)
+
+
+class Student:
+    """A Student whose skills are words. word_N_3: of the training problems, then of others."""
+
+    def __init__(self, word_N_3, logit_V, config: Config, settings: Simulation):
+        self.word_N_3 = word_N_3
+        self.n_train = settings.problems
+        self.initial_V = logit_V
+        self.logit_V = logit_V
+        self.recent = deque([logit_V], maxlen=settings.delay + 1)  # by step, oldest first
+        self.std = config.advantage_std
+        self.learning = settings.learning
+        self.forgetting = settings.forgetting
+        self.rng = np.random.default_rng([config.seed, 2])  # 1 is the sampler's
+
+    def rates(self, index_M, logit_V) -> np.ndarray:
+        """Compute σ(θ) of the words of problems: (M, 3)."""
+        rate_V = 1 / (1 + np.exp(-logit_V))
+        return rate_V[self.word_N_3[index_M]]
+
+    def p(self, index_M, logit_V=None) -> np.ndarray:
+        """Compute the pass rates of problems: (M,). logit_V: θ, by default today's."""
+        logit_V = self.logit_V if logit_V is None else logit_V
+        return self.rates(index_M, logit_V).prod(axis=1)
+
+    def rollout(self, groups: list[Group]) -> None:
+        """Fill in the completions of groups."""
+        p_M = self.p([group.problem for group in groups])
+        right_M = self.rng.binomial([group.size for group in groups], p_M)
+        for group, right in zip(groups, right_M.tolist(), strict=True):
+            for i in range(group.size):
+                reward = float(i < right)
+                group.completions.append(Completion([], [], finished=True, reward=reward))
+
+    def update(self, groups: list[Group]) -> None:
+        """Forget, and learn from the groups that are trained on, if any."""
+        self.logit_V = self.logit_V - self.forgetting * (self.logit_V - self.initial_V)
+        if groups:
+            index_M = [group.problem for group in groups]
+            size_M = np.array([len(group.completions) for group in groups])
+            p_hat_M = np.array([group.p_hat for group in groups])
+            rate_M_3 = self.rates(index_M, self.logit_V)
+            failure_M = 1 - rate_M_3.prod(axis=1) + 1e-12
+            scale_M = size_M / size_M.sum() * group_factor(p_hat_M, self.std) / failure_M
+            step_M_3 = self.learning * scale_M[:, None] * (1 - rate_M_3)
+            np.add.at(self.logit_V, self.word_N_3[index_M], step_M_3)
+        self.recent.append(self.logit_V)
+
+
+class StandInTeacher:
+    """A Teacher whose error is given. `seconds`: the CPU time that it has taken."""
+
+    def __init__(self, student: Student, problems: Problems, config: Config, settings: Simulation):
+        self.student = student
+        self.index_of = {problems.question(i): i for i in range(len(problems))}
+        rng = np.random.default_rng([config.seed, 3])
+        self.error_N = rng.normal(0, settings.noise, len(problems))
+        self.G = config.group_size
+        self.seconds = 0.0
+
+    def aim_at(self, target) -> None:
+        """Compute the mean of target(p̂), p̂ ~ Binomial(G, p) / G, on a grid of p."""
+        successes = np.arange(self.G + 1)
+        target_of = [float(target(right / self.G)) for right in successes.tolist()]
+        self.grid = np.linspace(0, 1, 1001)
+        self.mean = binom.pmf(successes, self.G, self.grid[:, None]) @ target_of
+
+    def predict(self, questions: list[str]) -> np.ndarray:
+        """Predict the target of each question, in [0, 0.5]."""
+        start = time.process_time()
+        index_M = [self.index_of[question] for question in questions]
+        p_M = self.student.p(index_M, self.student.recent[0])
+        f_M = np.interp(p_M, self.grid, self.mean) + self.error_N[index_M]
+        self.seconds += time.process_time() - start
+        return f_M.clip(0, 0.5)
+
+    def update(self, question: str, y: float) -> None:
+        """Learn nothing: the error is given."""
+
+    def metrics(self) -> dict:
+        return {}
 
 
 class Stopwatch:
@@ -64,6 +180,37 @@ class Stopwatch:
         result = method(*args)
         self.seconds += time.process_time() - self.teacher.seconds - start
         return result
+
+
+def make_problems(folder: Path, config: Config, settings: Simulation) -> tuple[Problems, Student]:
+    """Write train.jsonl and its embeddings; return its problems, and a Student that also knows
+    HELD_OUT others. Sets --train_data."""
+    skills = toy_task.make_skills()
+    mean_of_topic = np.linspace(*TOPIC_MEANS, len(skills))
+    spread = np.linspace(WORD_SPREAD, -WORD_SPREAD, toy_task.WORDS_OF_TOPIC)
+    logit_V = np.append(mean_of_topic[:, None] + spread, KNOWN)
+    n = settings.problems
+    rows = toy_task.make_problems(n + HELD_OUT, skills, config.seed)
+    words = [word for of_topic in skills.values() for word in of_topic]
+    id_of = {word: i for i, word in enumerate(words)}
+    word_N_3 = np.full((len(rows), 3), len(words))
+    for word_3, row in zip(word_N_3, rows, strict=True):
+        of_row = row["problem"].partition("Apply ")[2].rstrip(".").split()
+        word_3[: len(of_row)] = [id_of[word] for word in of_row]
+    student = Student(word_N_3, logit_V, config, settings)
+    pass_rate_N = student.rng.binomial(16, student.p(slice(n))) / 16
+    train = rows[:n]
+    for row, pass_rate in zip(train, pass_rate_N.tolist(), strict=True):
+        row["pass_rate"] = pass_rate
+    path = folder / "train.jsonl"
+    write_lines(path, train)
+    config.train_data = str(path)
+    problems = Problems(path, config.column)
+    shape = len(logit_V), EMBEDDING_SIZE
+    vector_V_D = np.random.default_rng([config.seed, 4]).normal(size=shape).astype(np.float32)
+    embedding_N_D = vector_V_D[word_N_3[:n]].mean(axis=1)
+    embed.save(torch.from_numpy(embedding_N_D), "random", path, problems.crc32)
+    return problems, student
 
 
 def take_step(sampler: Sampler, student: Student, P: int, watch) -> tuple[list, list]:
@@ -81,15 +228,6 @@ def take_step(sampler: Sampler, student: Student, P: int, watch) -> tuple[list, 
     return join(groups), trained
 
 
-def add(sums: Counter, groups: list[Group], trained: list[Group]) -> None:
-    """Add a step's groups to the sums of a part."""
-    sums["groups"] += len(groups)
-    sums["live"] += sum(group.live for group in groups)
-    sums["completions"] += sum(len(group.completions) for group in groups)
-    sums["trained"] += len(trained)
-    sums["trained_live"] += sum(group.live for group in trained)
-
-
 def simulate(config: Config, settings: Simulation) -> Iterator[dict]:
     """Yield the row of each part. Raises InputError if a flag or the sampler cannot be used."""
     with tempfile.TemporaryDirectory() as folder:
@@ -100,25 +238,29 @@ def simulate(config: Config, settings: Simulation) -> Iterator[dict]:
         if cls.uses_teacher:
             context.teacher = teacher
         sampler = cls(context, **sampler_settings(cls, config.sampler_args))
-        if cls.uses_teacher:  # as in train.Selection.build, in one process
+        if cls.uses_teacher:  # as in train.py, in one process
             teacher.aim_at(getattr(sampler, "target", utility_target))
             server = TeacherServer(sampler, config.teacher_lag)
             sampler = TeacherClient(context, server.latest, server.answer)
-        yield from rows(sampler, student, teacher, config, settings.parts)
+        yield from rows(sampler, student, teacher, config, settings)
 
 
-def rows(sampler, student: Student, teacher, config: Config, parts: int) -> Iterator[dict]:
+def rows(sampler: Sampler, student: Student, teacher, config, settings) -> Iterator[dict]:
     """Take all steps; yield a row after each part."""
-    is_used = np.zeros(student.n_train, dtype=bool)
-    ends = np.linspace(0, config.steps, parts + 1).astype(int).tolist()
-    for part in range(1, parts + 1):
+    is_used = np.zeros(settings.problems, dtype=bool)
+    ends = np.linspace(0, config.steps, settings.parts + 1).astype(int).tolist()
+    for part in range(1, settings.parts + 1):
         steps = ends[part] - ends[part - 1]
         sums = Counter()
         watch = Stopwatch(teacher)
         for _ in range(steps):
             groups, trained = take_step(sampler, student, config.prompts_per_step, watch)
-            add(sums, groups, trained)
             index_P = [group.problem for group in trained]
+            sums["groups"] += len(groups)
+            sums["live"] += sum(group.live for group in groups)
+            sums["completions"] += sum(len(group.completions) for group in groups)
+            sums["trained"] += len(trained)
+            sums["trained_live"] += sum(group.live for group in trained)
             sums["again"] += np.count_nonzero(is_used[index_P])
             sums["p"] += student.p(index_P).sum()
             is_used[index_P] = True
@@ -133,14 +275,13 @@ def rows(sampler, student: Student, teacher, config: Config, parts: int) -> Iter
             "passes": sampler.metrics().get("passes"),
             "completions": round(sums["completions"] / steps, 1),
             "p": round(float(sums["p"] / n_trained), 4),
-            "accuracy": round(student.accuracy(), 4),
+            "accuracy": round(float(student.p(slice(settings.problems, None)).mean()), 4),
             "us": round(1e6 * watch.seconds / steps),
         }
 
 
-def parse(argv: list[str] | None) -> tuple[Config, Simulation, str]:
-    """Parse flags; also return the name of the arm: the sampler, and flags that change it. Raises
-    ValueError with one line."""
+def parse(argv: list[str] | None) -> tuple[Config, Simulation]:
+    """Parse flags. Raises ValueError with one line."""
     parser = command_line.Parser(__doc__)
     command_line.add_fields(parser, Config, JOB)
     command_line.add_fields(parser, Simulation)
@@ -153,51 +294,28 @@ def parse(argv: list[str] | None) -> tuple[Config, Simulation, str]:
         raise InputError("--resample_rounds: this sampler has `more` or `train_on` of its own")
     if settings.parts > config.steps:
         raise InputError(f"--parts {settings.parts}: must be at most --steps, {config.steps}")
-    if settings.csv:
-        check_table(Path(settings.csv))
-    changes = [f"{name}={value}" for name, value in given.items() if name not in NOT_OF_ARM]
-    return config, settings, ", ".join([method_name(config.sampler), *changes])
-
-
-def check_table(path: Path) -> None:
-    """Raise InputError or OSError, before the run, unless rows can be appended to a file."""
-    check_writable(path)
-    if path.exists() and [*pd.read_csv(path, nrows=0)] != COLUMNS:
-        raise InputError(f"--csv {path}: has other columns: give a new name")
-
-
-def peak_megabytes() -> int:
-    """Return the most memory that this process has held, in MB."""
-    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # on Linux
-    return round(kibibytes * 1024 / 1e6)
+    return config, settings
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the simulation; print a row after each part."""
     with exit_on_error("full_length"):
-        config, settings, arm = parse(argv)
-        wall = -time.perf_counter()
-        print(arm)
-        finished = []
+        config, settings = parse(argv)
+        start = time.perf_counter()
+        live = []
         for row in simulate(config, settings):
-            if not finished:
+            if not live:
                 print(" ".join(f"{name:>11}" for name in row))
             print(" ".join(f"{value!s:>11}" for value in row.values()))
-            finished.append(row)
-        cost = {
-            "wall_s": round(wall + time.perf_counter()),
-            "cpu_s": round(time.process_time()),
-            "peak_mb": peak_megabytes(),
-        }
-        print("{wall_s} s, {cpu_s} s of CPU, at most {peak_mb} MB".format(**cost))
+            live.append(row["live"])
+        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # on Linux
+        print(
+            f"{time.perf_counter() - start:.0f} s, {time.process_time():.0f} s of CPU, "
+            f"at most {peak_kib * 1024 / 1e6:.0f} MB"
+        )
         if settings.parts % 4 == 0:
-            live_4 = np.reshape([row["live"] for row in finished], (4, -1)).mean(axis=1)
+            live_4 = np.reshape(live, (4, -1)).mean(axis=1)
             print("live groups by quarter:", *live_4.round(3).tolist())
-        if settings.csv:
-            size = {"problems": settings.problems, "steps": config.steps, "seed": config.seed}
-            table = pd.DataFrame(finished).assign(arm=arm, **size, **cost)
-            path = Path(settings.csv)
-            table[COLUMNS].to_csv(path, mode="a", header=not path.exists(), index=False)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 from grpo import expected_factor
 from sampler import utility_target
-from studies import full_length, simulated
+from studies import full_length
 from tests.helpers.groups import solved
 
 SHORT = ["--problems", "1200", "--steps", "120", "--prompts_per_step", "12", "--parts", "4"]
@@ -14,21 +14,20 @@ SHORT = ["--problems", "1200", "--steps", "120", "--prompts_per_step", "12", "--
 
 def simulate(*flags) -> pd.DataFrame:
     """Run the simulation over 1.2 times its 1,200 problems; return the rows of its quarters."""
-    config, settings, _ = full_length.parse([*SHORT, *map(str, flags)])
+    config, settings = full_length.parse([*SHORT, *map(str, flags)])
     return pd.DataFrame(full_length.simulate(config, settings))
 
 
 def settings_of(*flags):
     """The settings of train.py and of the simulation."""
-    config, settings, _ = full_length.parse(["--problems", "3", *flags])
-    return config, settings
+    return full_length.parse(["--problems", "3", *flags])
 
 
-def make_student(*flags) -> simulated.Student:
+def make_student(*flags) -> full_length.Student:
     """Make a Student of three problems, with the words 0; 0 and 1; 1. σ(θ) is 1/2 and 3/4."""
     words = np.array([[0, 2, 2], [0, 1, 2], [1, 2, 2]])
-    logits = np.array([0.0, np.log(3), simulated.KNOWN])
-    return simulated.Student(words, logits, *settings_of(*flags))
+    logits = np.array([0.0, np.log(3), full_length.KNOWN])
+    return full_length.Student(words, logits, *settings_of(*flags))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +104,7 @@ def test_the_teacher_predicts_what_its_target_was_on_average_a_delay_ago():
     """Two steps late: it knows the Student of the first of three states."""
     flags = ["--noise", "0", "--delay", "2"]
     student = make_student(*flags)
-    teacher = simulated.StandInTeacher(student, Texts("abc"), *settings_of(*flags))
+    teacher = full_length.StandInTeacher(student, Texts("abc"), *settings_of(*flags))
     teacher.aim_at(utility_target)
     for right in (8, 8):
         student.update([solved(1, right)])
@@ -120,23 +119,12 @@ def test_the_error_of_the_teacher_has_the_given_std():
     student = make_student(*flags)
     student.word_N_3 = np.zeros((20_000, 3), dtype=int)
     texts = Texts(map(str, range(20_000)))
-    teacher = simulated.StandInTeacher(student, texts, *settings_of(*flags))
+    teacher = full_length.StandInTeacher(student, texts, *settings_of(*flags))
     teacher.aim_at(lambda p_hat: 0.25)
     predicted = teacher.predict(texts)
     assert predicted.mean() == pytest.approx(0.25, abs=0.005)
     assert predicted.std() == pytest.approx(0.1, rel=0.05)  # 0.25 ± 2.5 std are within [0, 0.5]
     assert (predicted == teacher.predict(texts)).all()
-
-
-def test_rows_are_appended_to_one_table(tmp_path, capsys):
-    table = tmp_path / "rows.csv"
-    for sampler in ("uniform", "sec"):
-        flags = ["--sampler", sampler, "--column", "topic", "--csv", str(table)]
-        full_length.main(["--problems", "200", "--steps", "4", "--parts", "4", *flags])
-    rows = pd.read_csv(table)
-    assert rows.arm.tolist() == ["uniform, column=topic"] * 4 + ["sec, column=topic"] * 4
-    assert rows.part.tolist() == [1, 2, 3, 4] * 2
-    assert "live groups by quarter:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -148,12 +136,9 @@ def test_rows_are_appended_to_one_table(tmp_path, capsys):
         ("--parts 121", "--parts 121: must be at most --steps, 120"),
         ("--candidates 101", "a step draws 1212 distinct problems, only 1200"),
         ("--noise -1", "-1: must be in [0"),
-        ("--csv other.csv", "--csv other.csv: has other columns"),
     ],
 )
-def test_bad_flags_are_rejected_with_one_line(flags, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.csv").write_text("a,b\n")
+def test_bad_flags_are_rejected_with_one_line(flags, message, capsys):
     with pytest.raises(SystemExit) as end:
         full_length.main([*SHORT, *flags.split()])
     assert end.value.code == 2
