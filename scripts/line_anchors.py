@@ -7,7 +7,6 @@ a file defines the name more than once, the page names the class after the link:
 tests/core/test_docs.py rejects a page with other lines.
 """
 
-import ast
 import re
 import sys
 from pathlib import Path
@@ -21,39 +20,19 @@ PAGE = ROOT / "docs/paper_map.md"
 LINK = re.compile(r"\[`(\w+)`\]\(\.\./([\w/]+\.py)(?:#L\d+)?\)(?: of `(\w+)`)?")
 
 
-def definitions(path: Path) -> list[tuple[str, str, int]]:
-    """Return (class, name, line) of each function, class and assigned name of a module, and of each
-    flag --NAME of a parser; without a class "". A name that is assigned again counts once."""
-    found = {}
-
-    def visit(node: ast.AST, owner: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            names = []
-            inside = owner
-            if isinstance(child, ast.FunctionDef | ast.ClassDef):
-                names = [child.name]
-                inside = child.name if isinstance(child, ast.ClassDef) else "a function"
-            elif isinstance(child, ast.Assign | ast.AnnAssign) and owner != "a function":
-                targets = child.targets if isinstance(child, ast.Assign) else [child.target]
-                names = [target.id for target in targets if isinstance(target, ast.Name)]
-            elif isinstance(child, ast.Constant) and str(child.value).startswith("--"):
-                names = [child.value[2:]]
-            for name in names:
-                found.setdefault((owner, name), child.lineno)
-            visit(child, inside)
-
-    visit(ast.parse(path.read_text("utf-8")), "")
-    return [(owner, name, line) for (owner, name), line in found.items()]
-
-
 def line_of(name: str, path: Path, owner: str | None) -> int:
-    """Return the line that defines a name, in a class if one is given. Raises InputError if there
-    is none, or more than one."""
-    lines = [
-        line
-        for of, other, line in definitions(path)
-        if other == name and (owner is None or of == owner)
-    ]
+    """Return the line that defines a function, class, variable, attribute or flag --NAME of a
+    module, in a class if one is given. Raises InputError if there is none, or more than one."""
+    found = {}  # class, or "" -> first line
+    inside = ""
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        if line[:1].isalpha():  # a statement of the module
+            header = re.match(r"class (\w+)", line)
+            inside = header[1] if header else ""
+        indent = "(?:    )?" if inside else ""
+        if re.match(rf'{indent}(?:(?:def|class) {name}\b|{name}(?::| =))|.*"--{name}"', line):
+            found.setdefault(inside, number)
+    lines = [line for of, line in found.items() if owner in (None, of)]
     if len(lines) != 1:
         place = f"{path.name} of {owner}" if owner else path.name
         raise InputError(f"{name}: {len(lines)} definitions in {place}: {lines}; name its class")
