@@ -11,8 +11,6 @@ such as WANDB_PROJECT and WANDB_MODE=offline.
 """
 
 import json
-import os
-import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -45,24 +43,17 @@ def to_tensorboard(out: Path, name: str, config: dict, first_row: dict) -> Itera
         yield write
 
 
-def legal(name: str) -> str:
-    """Return a name that W&B takes as an id: not longer than half of its limit, other signs than
-    letters, digits and ._- replaced; then the checksum of the name follows, so that names which
-    differ in them stay different."""
-    allowed = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:60]
-    return allowed if allowed == name else f"{allowed}-{zlib.crc32(os.fsencode(name)):08x}"
-
-
 @contextmanager
 def to_wandb(out: Path, name: str, config: dict, first_row: dict) -> Iterator[Callable]:
     """Begin or continue a run of W&B. Yields the function write(numbers, step)."""
     import wandb
 
     # The times in the first row tell this run from another of its name; a resume keeps them.
-    key = zlib.crc32(json.dumps(first_row).encode())
-    identity = {"name": name, "id": f"{legal(name)}-{key:08x}", "resume": "allow"}
+    key = zlib.crc32(json.dumps([name, first_row]).encode())
     try:
-        run = wandb.init(**identity, dir=out, config=config)
+        run = wandb.init(
+            name=name, id=f"goldilocks-{key:08x}", resume="allow", dir=out, config=config
+        )
     except wandb.errors.Error as error:  # no key in a batch job, no network
         raise InputError(
             f"W&B cannot begin {name}: {first_lines(error)}; `wandb login`, WANDB_API_KEY or "

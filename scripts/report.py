@@ -43,7 +43,7 @@ def view(run: Run) -> dict:
         "folder": run.folder,
         "progress": f"step {run.metrics.index[-1]} of {run.config['steps']}",
         "health": health.map("{:.2f}".format).replace("nan", "–"),
-        "samples": samples[: -SHOWN - 1 : -1],
+        "samples": [*reversed(samples[-SHOWN:])],
         "verdicts": Table(f"Verdicts at step {step}", [*counts.index], [[*counts]]),
     }
 

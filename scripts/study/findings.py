@@ -1,4 +1,4 @@
-"""What a comparison of arms found: sentences and tables for the reports of studies and of runs."""
+"""What a comparison of arms shows: sentences and tables for the reports of studies and of runs."""
 
 import numpy as np
 import pandas as pd
@@ -85,7 +85,7 @@ def seeds_needed(half_width: float, seeds: int) -> int:
 
 
 def describe_gain(arm: dict, baseline: str) -> str:
-    """Say in a sentence or two what an arm's gain at equal completions shows: a row of
+    """Return a sentence or two about the gain at equal completions of an arm, a row of
     scores.summarize."""
     seeds = arm["gain_seeds"]
     form = ONE_SEED if seeds == 1 else GAIN
@@ -120,7 +120,7 @@ def tested(summary: pd.DataFrame, arms: list[str], tasks: list[str]) -> str:
 
 
 def sentences(summary: pd.DataFrame, baseline: str, test: dict | None = None) -> list[str]:
-    """Say what was found, arm by arm. test: arms and tasks of `tested`."""
+    """Return the sentences about all arms. test: arms and tasks of `tested`."""
     lines = []
     for task, rows in summary.groupby("task", sort=False):
         prefix = f"{task}: " if task else ""

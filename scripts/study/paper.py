@@ -55,8 +55,8 @@ def read_figures(figures: str, table: str) -> pd.DataFrame:
 
 
 def compare(rows: pd.DataFrame, figures: str, table: str) -> Table:
-    """Return a table: the accuracy of runs as the paper reports it, beside
-    the paper's figures. Raises InputError, OSError as `read_figures`."""
+    """Make a table of the accuracy of runs as the paper reports it, beside the paper's figures.
+    Raises InputError, OSError as `read_figures`."""
     printed = read_figures(figures, table)
     ours = last_evaluations(rows)
     keys = ["task", "arm"]

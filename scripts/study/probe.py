@@ -125,12 +125,15 @@ def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
     for row in near[near.sampler.isin(costs)].itertuples():
         interval = f"{row.low:.1f} to {row.high:.1f}"
         lines.append([row.model, f"{row.untrained:.1%}", row.arm, row.column, interval])
-    sentences = [
+    conclusions = [
         conclude(near[near.sampler == sampler], sampler, seconds)
         for sampler, seconds in costs.items()
     ]
-    table = Table("Measured at the nearest shares of dead groups", HEADER, lines)
-    return f"{table.markdown()}\n{LEGEND} {' '.join(sentences)}\n"
+    text = f"{' '.join(conclusions)}\n"
+    if lines:
+        table = Table("Measured at the nearest shares of dead groups", HEADER, lines)
+        text = f"{table.markdown()}\n{LEGEND} {text}"
+    return text
 
 
 def seconds_of_completion(run: Run) -> float:

@@ -228,6 +228,8 @@ def start(command: list[str], log: TextIO) -> subprocess.Popen:
     """Start a command that prints to a log, in a session of its own: Ctrl-C reaches this process
     alone, which passes a signal on. On Linux the command gets SIGTERM if this process is killed."""
     end_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
+    if end_with_parent:
+        end_with_parent = partial(end_with_parent, signal.SIGTERM)
     environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SHUTDOWN_S} | os.environ
     return subprocess.Popen(
         command,
@@ -235,7 +237,7 @@ def start(command: list[str], log: TextIO) -> subprocess.Popen:
         stderr=log,
         env=environment | {"OMP_NUM_THREADS": "1"},
         start_new_session=True,
-        preexec_fn=end_with_parent and partial(end_with_parent, signal.SIGTERM),
+        preexec_fn=end_with_parent,
     )
 
 

@@ -58,7 +58,8 @@ class Run:
     @classmethod
     def load(cls, folder) -> "Run":
         """Read a run, finished or not. Raises InputError if a file is missing or damaged."""
-        config = read_config(folder := Path(folder))
+        folder = Path(folder)
+        config = read_config(folder)
         rows = read_table(folder / "metrics.jsonl", "step").set_index("step")
         return cls(folder, config, rows.astype(float))
 
@@ -115,11 +116,11 @@ class Run:
         files = self.config.get("model_files", {}).items()
         weights = [str(crc32) for name, crc32 in files if name.endswith(("safetensors", "commit"))]
         known = rows.dropna(subset="accuracy")
-        facts = {name: self.config.get(name) for name in checksums}
-        facts |= {"model_crc32": "+".join(weights) or None, "problems": self.problems}
-        facts["code_crc32"] = code.checksum(self.config, shared=True)
-        facts["own_code_crc32"] = code.checksum(self.config, shared=False)
-        return known.reset_index(names="step").assign(**facts, **key)
+        columns = {name: self.config.get(name) for name in checksums}
+        columns |= {"model_crc32": "+".join(weights) or None, "problems": self.problems}
+        columns["code_crc32"] = code.checksum(self.config, shared=True)
+        columns["own_code_crc32"] = code.checksum(self.config, shared=False)
+        return known.reset_index(names="step").assign(**columns, **key)
 
 
 def method_name(sampler: str) -> str:
