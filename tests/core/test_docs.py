@@ -134,6 +134,10 @@ def test_ten_samplers_run_in_trl_as_readme_says():
     fit = [cls for cls in classes if not cls.uses_teacher and not cls.has_own_rounds()]
     assert len(fit) == 10 and len(names) == 17
     assert "Ten of the 18 samplers also run in TRL 1.16" in PAGES["README.md"]
+    listed = PAGES["docs/extending.md"].partition("### In TRL\n")[2].partition("\n\n    ")[0]
+    assert {cls.__name__ for cls in fit} == {
+        find_sampler(name).__name__ for name in re.findall(r"`(\w+)`", listed)
+    }
     assert "trl==1.16.0" in (ROOT / "pyproject.toml").read_text("utf-8")
 
 

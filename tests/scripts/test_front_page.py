@@ -1,4 +1,4 @@
-"""README's and docs/results.md's tables are what `python -m studies.front_page` prints."""
+"""README and docs/results.md have what `python -m studies.front_page` prints and draws."""
 
 import numpy as np
 import pandas as pd
@@ -13,51 +13,80 @@ RESULTS = (ROOT / "docs/results.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
-def gains():
-    return front_page.read_gains()
+def summary():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores, "DRAWS", 2)  # no speed-up is read
+        return front_page.summarize()
 
 
-def test_readmes_table_is_of_the_committed_scores(gains):
-    assert front_page.short_table(gains) in README
+def test_the_tables_are_of_the_committed_scores(summary):
+    assert front_page.short_table(summary) in README
+    assert front_page.long_table(summary) in RESULTS
 
 
-def test_the_table_of_results_is_of_the_committed_scores(gains):
-    assert front_page.long_table(gains) in RESULTS
+def test_readmes_sentence_is_of_its_table(summary):
+    """The smallest and the largest gain from 95% dead groups on, and the range at 59%."""
+    gains = summary[summary.arm.isin(front_page.ARMS)].set_index("task").matched_points
+    many = gains[["95", "98", "99.5"]]
+    sentence = f"choosing gains {many.min():.0f} to {many.max():.0f} points of accuracy"
+    assert f"**In a toy task, {sentence} where at least 95% of" in README
+    assert gains["60"].max() < 0 and round(gains["60"].min()) == -1
+    assert "gains\nnothing or loses 1 where 59% are." in README
 
 
 def test_readme_shows_what_the_demo_printed():
-    lines = front_page.CONSOLE.read_text("utf-8").splitlines()
-    assert front_page.console(lines) in README
+    assert front_page.console() in README
+    assert "\n    validation accuracy: 13.0% before" in front_page.console()
 
 
 def test_readmes_accuracies_of_the_demo_are_of_the_committed_scores():
-    rows = scores.read(front_page.DEMO / "scores.csv").query("task == 'demo'")
-    last = rows[rows.completions == 23040].groupby("arm").accuracy.agg(["mean", "count"])
-    assert [*last.loc[["Goldilocks", "uniform"], "count"]] == [12, 12]
-    mine, uniform = last["mean"].Goldilocks, last["mean"].uniform
-    assert f"accuracy rises from 13.0% to {mine:.1f}%, and\nuniform's to {uniform:.1f}%" in README
+    rows = scores.read(front_page.DEMO).query("task == 'demo' and completions == 23040")
+    last = rows.groupby("arm").accuracy.agg(["mean", "count"]).loc[["Goldilocks", "uniform"]]
+    assert [*last["count"]] == [12, 12]
+    ours, uniform = last["mean"]
+    assert f"12 seeds: Goldilocks ends at {ours:.1f}%, and\nuniform at {uniform:.1f}%." in README
 
 
-def test_a_table_by_hand():
-    """One arm and one task: a gain of 1 ± 2 over 16%, with three seeds, at 59% dead."""
-    line = {"task": "60", "dead": 0.59, "accuracy": 16.0, "ratio": 4 / 3, "cpu_points": np.nan}
-    line |= {"matched_points": 1.0, "matched_low": -1.0, "matched_high": 3.0, "matched_seeds": 3}
-    rows = [line | {"arm": arm, "equal_points": 2.0} for arm in front_page.NAMES]
-    rows = [row | {"task": task} for row in rows for task in front_page.TASKS]
-    gains = pd.DataFrame(rows)
-    last = front_page.short_table(gains).splitlines()[3]
+def test_the_figures_have_the_pages_names_and_shares(summary):
+    axes = front_page.draw_gains(summary).axes[0]
+    names = [text.get_text().replace("\n", " ") for text in axes.texts]
+    assert sorted(names) == sorted(name.replace("`", "") for name in front_page.ARMS.values())
+    shares = [label.get_text() for label in axes.get_xticklabels()]
+    for share in shares:
+        assert f"| {share} dead |" in front_page.long_table(summary)
+    assert shares == ["59%", "85%", "95%", "98%", "99.6%"]
+
+
+@pytest.fixture
+def by_hand():
+    """Each arm gains 2 points at equal completions, and 1 (−1 to 3) compute-matched, with three
+    seeds, over uniform's 16%; 59% of its groups are dead. CPU seconds are not known. DAPO did not
+    run on one task."""
+    gains = {"gain_points": 2.0, "matched_points": 1.0, "matched_low": -1.0, "matched_high": 3.0}
+    gains |= {"matched_seeds": 3, "cpu_seconds_points": np.nan}
+    rows = []
+    for task in front_page.TASKS:
+        rows.append({"task": task, "arm": "uniform", "dead": 0.588, "accuracy": 16.0})
+        rows += [{"task": task, "arm": arm, **gains} for arm in front_page.ALL_ARMS]
+    table = pd.DataFrame(rows)
+    return table[(table.task != "84") | (table.arm != "DAPO")]
+
+
+def test_readmes_table_by_hand(by_hand):
+    head, _, accuracy, first, *others = front_page.short_table(by_hand).splitlines()
+    assert head == "| points over uniform | 59% dead | 59% dead | 59% dead |"
+    assert accuracy == "| *uniform's accuracy* | 16.0% | 16.0% | 16.0% |"
     cell = "+1.0 (−1.0 to +3.0; 3)"
-    assert last == f"| Goldilocks, K=8 (the paper's) | {cell} | {cell} | {cell} |"
-    assert "| DAPO | +2.0 | +2.0 | +2.0 | +2.0 | +2.0 |" in front_page.long_table(gains)
-    assert front_page.long_table(gains).endswith("they are known* |  |  |  |  |  |")
+    assert first == f"| Goldilocks, K=8 (the paper's) | {cell} | {cell} | {cell} |"
+    assert len(others) == 3
 
 
-def test_an_arm_that_did_not_run_on_a_task_has_a_dash():
-    line = {"dead": 0.59, "accuracy": 16.0, "ratio": 1, "cpu_points": np.nan}
-    line |= {"equal_points": 2.0, "matched_points": np.nan, "arm": "DAPO"}
-    gains = pd.DataFrame([line | {"task": task} for task in front_page.TASKS])
-    gains.loc[gains.task == "84", "equal_points"] = np.nan
-    assert "| DAPO | +2.0 | – | +2.0 | +2.0 | +2.0 |" in front_page.long_table(gains)
+def test_the_table_of_results_by_hand(by_hand):
+    lines = front_page.long_table(by_hand).splitlines()
+    assert "| DAPO | +2.0 | – | +2.0 | +2.0 | +2.0 |" in lines
+    matched = [line for line in lines if "+1.0 | +1.0 | +1.0 | +1.0 | +1.0" in line]
+    assert [line[:12] for line in matched] == ["| Goldilocks"] * 4
+    assert lines[-1] == "| *at equal CPU seconds, where they are known* |  |  |  |  |  |"
 
 
 def test_shares_above_99_percent_keep_a_decimal():
