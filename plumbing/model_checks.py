@@ -223,25 +223,28 @@ def check_logps(
 
 def check_head(name: str, lm: PreTrainedModel, ids: list[int]) -> None:
     """Raise ValueError unless the model's logits are the product of its last hidden states and its
-    head, however large. A cap such as c tanh(logit / c) hardly changes the small logits of a few
-    tokens, and then those of other rows: here the hidden states are scaled up."""
+    head, as large as they are and however large. A cap such as c tanh(logit / c) hardly changes
+    small logits, as those of a few tokens may be, and a bias of some tokens hardly large ones: so
+    the input of the head is scaled up, too."""
     row_1_T = torch.tensor([ids], device=lm.device)
+    head = lm.get_output_embeddings()
     hidden_T_D = lm.base_model(row_1_T).last_hidden_state[0]
-    logits_T_V = grpo.logits(hidden_T_D, lm.get_output_embeddings().weight)
-    factor = LARGE / logits_T_V.abs().max().item()
+    logits_T_V = grpo.logits(hidden_T_D, head.weight)
+    largest = logits_T_V.abs().max().item() or 1.0
+    for size in (largest, LARGE):
+        factor = size / largest
 
-    def enlarge(module, inputs, output):
-        output.last_hidden_state = output.last_hidden_state * factor
-        return output
+        def enlarge(module, inputs, factor=factor):
+            return tuple(hidden * factor for hidden in inputs)
 
-    hook = lm.base_model.register_forward_hook(enlarge)
-    try:
-        own_logits_T_V = lm(row_1_T).logits[0]
-    finally:
-        hook.remove()
-    gap = (own_logits_T_V - factor * logits_T_V).abs().max().item()
-    if not gap < 1e-3 * LARGE:  # NaN, too
-        raise ValueError(
-            f"model {name!r}: it caps, scales or biases its logits: one of {LARGE:g} is off by "
-            f"{gap:.2g}"
-        )
+        hook = head.register_forward_pre_hook(enlarge)
+        try:
+            own_logits_T_V = lm(row_1_T).logits[0]
+        finally:
+            hook.remove()
+        gap = (own_logits_T_V - factor * logits_T_V).abs().max().item()
+        if not gap < 1e-3 * size:  # NaN, too
+            raise ValueError(
+                f"model {name!r}: it caps, scales or biases its logits: one of {size:.4g} is off "
+                f"by {gap:.2g}"
+            )

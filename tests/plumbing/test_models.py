@@ -27,6 +27,8 @@ SDPA = "does not support an attention implementation through torch.nn.functional
 # Family: its settings, the error as a student, as a teacher (None: accepted).
 OTHERS = {
     "gpt2": ({"num_key_value_heads": None}, None, None),  # as in its own checkpoints
+    # Its class of language models calls a part of its backbone.
+    "opt": ({"word_embed_proj_dim": 32, "ffn_dim": 64}, None, None),
     "gemma2": ({"head_dim": 8}, SDPA, SDPA),  # other versions of transformers leave out its cap
     "lfm2": ({"layer_types": ["conv", "full_attention"]}, "cannot generate here", None),
     "granite": ({"logits_scaling": 8.0}, "Generator's log-probs are off by", None),
@@ -186,6 +188,22 @@ def test_a_cap_that_hardly_changes_small_logits_is_rejected(family, tmp_path):
     folder = save_tiny_model(tmp_path, family, initializer_range=0.02, **CAPS[family])
     with rejected(f"model '{folder}': it caps, scales or biases its logits: one of 1000 is off by"):
         check_model(str(folder), 40)
+
+
+def test_a_bias_of_one_token_is_rejected_and_one_of_0_is_none(tmp_path):
+    """The log-probs of a few other tokens hardly show it."""
+    folder = save_tiny_model(tmp_path, "phi", initializer_range=0.02)
+    weigh("lm_head.bias", lambda bias: bias * 0)(folder)
+    check_model(str(folder), 40)
+    weigh("lm_head.bias", lambda bias: bias + 0.5 * (torch.arange(len(bias)) == 40))(folder)
+    with rejected("it caps, scales or biases its logits: one of 0.3218 is off by 0.5"):
+        check_model(str(folder), 40)
+
+
+def test_a_head_of_zeros_is_accepted(tmp_path):
+    folder = save_tiny_model(tmp_path, tie_word_embeddings=False)
+    weigh("lm_head.weight", lambda weight: weight * 0)(folder)
+    check_model(str(folder), 40)
 
 
 def test_a_model_that_can_have_a_cap_but_has_none_is_accepted(tmp_path):
