@@ -53,8 +53,8 @@ def end_of_turn(tokenizer, stop_ids: list[int]) -> int | None:
     for turns in (["1", ANSWER], ["1", ANSWER, REPLY]):
         try:
             text = render(tokenizer, turns, prompt=False)
-        except Exception:  # a program, which may allow prompts alone, and raises all kinds
-            return None
+        except Exception:  # a program, which may allow no answer, or none at the end
+            continue
         _, _, rest = text.partition(ANSWER)
         end, _, _ = rest.partition(REPLY)
         ids = tokenizer(end, add_special_tokens=False).input_ids

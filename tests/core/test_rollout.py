@@ -159,6 +159,10 @@ TURNS = {  # how a template renders a turn, and the tokens that end a completion
     "<next>{{ m.content }}": [EOS, END + 1],  # the next turn's token is this one's end
     "{{ m.content }}\n": [EOS],
     "{{ m.content if m.role == 'user' else raise_exception('no') }}": [EOS],
+    "{{ m.content if m.role == 'user' or not loop.last else raise_exception('no') }}<end>": [
+        EOS,
+        END,
+    ],
     "{{ m.content if m.role == 'user' }}<end>": [EOS],
 }
 
