@@ -70,7 +70,8 @@ def construct(cls, context, spec: str, args: str):
     except RunError:
         raise
     except Exception as error:  # the user's code may raise anything
-        if not place_of(error):
+        is_called = error.__traceback__.tb_next  # not if its __init__ takes other arguments
+        if is_called and not place_of(error):
             raise
         raise InputError(f"--sampler {spec}: {describe(error)}") from error
 

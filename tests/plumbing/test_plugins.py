@@ -175,6 +175,16 @@ def test_an_error_inside_a_plug_in_names_its_line(tmp_path, monkeypatch):
         verifier.grade(["7"], ["7"])
 
 
+def test_an_init_that_takes_no_context_is_one_line_with_the_file(tmp_path):
+    """No line of the file is reached."""
+    (tmp_path / "bare.py").write_text(
+        "from sampler import Uniform\n\nclass Mine(Uniform):\n    def __init__(self): ...\n"
+    )
+    spec = f"{tmp_path}/bare.py:Mine"
+    with rejected(f"--sampler {spec}: TypeError: Mine.__init__() takes 1 positional argument"):
+        construct(find_sampler(spec), None, spec, "")
+
+
 def test_an_error_in_a_file_that_a_plug_in_imports_names_its_line(tmp_path):
     (tmp_path / "helped.py").write_text("import broken")
     (tmp_path / "broken.py").write_text("\nx = np.zeros(3)")
