@@ -28,10 +28,11 @@ from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, run_ranks
 from plumbing.errors import InputError, NonFiniteError, print_line
 from plumbing.files import plain, read_lines, write_lines
-from plumbing.run import checkpoint
+from plumbing.plugins import path_of
+from plumbing.run import checkpoint, code
 from records.metrics import History
 from records.rows import logged_groups
-from sampler import Sampler, find_sampler
+from sampler import Sampler, file_of, find_sampler
 from scripts.command import exit_on_error, make_parser
 from scripts.study.runs import config_of, read_config
 from verify import Verifier
@@ -62,6 +63,10 @@ def load(run_dir: Path) -> tuple[train.Config, Layout]:
     ranks = settings["student_ranks"]
     if layout.world != ranks:
         raise InputError(f"{run_dir} has {ranks} student ranks: torchrun --nproc_per_node {ranks}")
+    plugins = {"--sampler": file_of(config.sampler), "--reward": path_of(config.reward)}
+    changed = code.changes(settings, {"code": code.checksums(plugins)})
+    if changed and layout.rank == 0:
+        print_line(f"warning: the code has changed since the run: {', '.join(changed)}")
     return config, layout
 
 
