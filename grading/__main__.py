@@ -10,6 +10,7 @@ import argparse
 from grading.spelling import canonicalize
 from grading.structure import structure_of
 from grading.values import is_arithmetic, is_evaluated, letters
+from plumbing.errors import print_line
 from verify import Verifier, read_answers
 
 
@@ -40,12 +41,12 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     with Verifier(workers=1) as verifier:
         [verdict] = verifier.grade([args.completion], [args.gold])
-    print(f"{verdict.status}, reward {verdict.reward:g}")
-    print(f"reference answer: {canonicalize(args.gold)}")
+    print_line(f"{verdict.status}, reward {verdict.reward:g}")
+    print_line(f"reference answer: {canonicalize(args.gold)}")
     for answer in read_answers(args.completion)[:1]:
-        print(f"answer: {canonicalize(answer)}")
+        print_line(f"answer: {canonicalize(answer)}")
         if verdict.status == "wrong":
-            print(f"difference: {difference(args.gold, answer)}")
+            print_line(f"difference: {difference(args.gold, answer)}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """python -m grading: the status of one completion, and the first difference that a guard finds."""
 
+import os
+import sys
+
 import pytest
 
 from grading.__main__ import difference, main
@@ -31,3 +34,12 @@ def test_the_status_and_the_difference_are_printed(capsys):
     ]
     main(["72", "72"])
     assert capsys.readouterr().out.splitlines() == ["no_box, reward 0", "reference answer: 72"]
+
+
+def test_output_that_nobody_reads_is_no_fault(monkeypatch):
+    """Of `| head -0`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        main(["72", "72"])
