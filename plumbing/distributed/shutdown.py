@@ -13,6 +13,7 @@ import torch.distributed as dist
 import transformers
 from safetensors import SafetensorError
 
+from plumbing.distributed.launch import launch
 from plumbing.distributed.layout import Layout
 from plumbing.errors import (
     Fault,
@@ -73,6 +74,7 @@ def reject(error: Exception) -> int:
     exit status, by default 2."""
     store = None
     with suppress(ValueError, dist.DistError):  # there is no torchrun, or it has ended
+        launch()  # a rank without a place would wait, and torch prints the frames of its attempts
         # Another rank's exit must not end this one before it has printed.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=10)))
