@@ -55,7 +55,8 @@ _VALUE = (
     rf"(?:{_DECIMAL}(?:[eE][-+]?\d{{1,3}})?|(?:{_DECIMAL}\*)?10\^\{{-?\d+\}}"
     rf"|\\frac\{{{_TERM}\}}\{{{_TERM}\}}|{_SIDE}/{_SIDE})"
 )
-_EVALUATED = re.compile(rf"(?:-?{_VALUE}|-[({{]{_VALUE}[)}}]|\(-?{_VALUE}\))%?")
+_POWERS = r".*\^.*\^|[-(]*10+\.?0*\*"  # two of ten: 10^{5}/10^{2}, 10*10^{2}
+_EVALUATED = re.compile(rf"(?!{_POWERS})(?:-?{_VALUE}|-[({{]{_VALUE}[)}}]|\(-?{_VALUE}\))%?")
 # The parser takes x^T for a transpose, and I, E and gamma for constants.
 _RENAMED = {
     "E": r"\varpi ",
@@ -129,7 +130,8 @@ def is_arithmetic(text: str) -> bool:
 def is_evaluated(text: str) -> bool:
     """Whether a canonical text is a number without an operation to carry out: a decimal, a fraction
     of two, a power of ten or its multiple, or a percentage. Spelling has made fractions of mixed
-    numbers and repeating decimals."""
+    numbers and repeating decimals. A product or quotient of powers of ten is an operation, also if
+    one is written out: 10*10^{2}."""
     return bool(_EVALUATED.fullmatch(text))
 
 
