@@ -20,7 +20,7 @@ from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.decoding.cache import SlotCache, attention_for
 from plumbing.decoding.chat import PROBE, after, end_of_turn, render
-from plumbing.decoding.graphs import Recorder
+from plumbing.decoding.graphs import GraphCapture
 from plumbing.errors import check_finite
 from plumbing.model_checks import (
     check_directory,
@@ -98,7 +98,7 @@ class Generator:
     def __init__(self, lm: PreTrainedModel, tokenizer):
         self.lm = lm.eval().requires_grad_(False)
         self.tokenizer = tokenizer
-        self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
+        self.capture = GraphCapture() if lm.device.type == "cuda" else lambda step: step
         self.checkpoint_settings = lm.generation_config
         lm.generation_config = GenerationConfig()
         self.stop_ids = self._find_stop_ids()
@@ -207,7 +207,7 @@ class Generator:
             custom_generate=sample_tokens,
             prompt_B=torch.tensor(prompt_B, device=device),
             uniform_B_T=torch.tensor(uniform_B_T, device=device),
-            record=self.record,
+            capture=self.capture,
         )
         check_finite(logp_B_T)
         return tokens_B_T, logp_B_T
@@ -235,7 +235,7 @@ def sample_tokens(
     generation_config,
     prompt_B,
     uniform_B_T,
-    record,
+    capture,
     **model_inputs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Decode with a static key-value cache, for `generate(custom_generate=sample_tokens)`.
@@ -245,7 +245,7 @@ def sample_tokens(
 
     Tokens are drawn in blocks. Between blocks the rows that a stop token has ended leave, A of the
     B rows are left, and the cache grows. Within a block shapes and addresses stay, so that on a GPU
-    `record` captures a CUDA graph of a token: launching the kernels of 28 layers one by one costs
+    `capture` makes a CUDA graph of a token: launching the kernels of 28 layers one by one costs
     20-30 ms. Blocks are short on a CPU, where unused slots of the cache cost time at every token,
     and long on a GPU, where each needs a copy of the cache and a new graph."""
     T = generation_config.max_new_tokens
@@ -269,7 +269,7 @@ def sample_tokens(
         end = min(start + block, T)
         cache.keep(cache_row_A[kept_A], used=start - 1, room=end - 1)
         cache_row_A = torch.arange(len(kept_A), device=kept_A.device)
-        next_logits = record(step)  # a CUDA graph of it, or itself
+        next_logits = capture(step)  # a CUDA graph of it, or itself
         for t in range(start, end):
             draw(t, next_logits())
             cache.slot += 1

@@ -30,7 +30,7 @@ from plumbing.files import plain
 from plumbing.lora import add_lora, merge_lora, set_dropout
 from plumbing.model_checks import check_directory, reject_on_error
 from plumbing.models import checksum, load, unsharded, write
-from plumbing.run.checkpoint import Learner
+from plumbing.run.checkpoint import TrainedModel
 from plumbing.stopwatch import Stopwatch
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
@@ -108,7 +108,7 @@ class Teacher:
         self.is_sharded = self.ranks > 1 and not self.frozen
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
         self.model = self._build_model()
-        self.learner = self._build_learner(shard)
+        self.trained_model = self._build_trained_model(shard)
         self.replay: deque[Sample] = deque(maxlen=config.replay_capacity)  # a sliding window
         self.pushed = 0  # samples received, ever
         self.updates = 0  # optimizer steps taken, ever
@@ -126,7 +126,7 @@ class Teacher:
             backbone.requires_grad_(False)
         return UtilityModel(backbone, self.config.teacher_mode).to(self.device).eval()
 
-    def _build_learner(self, shard: Callable) -> Learner:
+    def _build_trained_model(self, shard: Callable) -> TrainedModel:
         """Shard f_φ over the teacher ranks; build its optimizer."""
         initial = checksum(self.model)  # before sharding; later a rank holds only a part
 
@@ -140,7 +140,7 @@ class Teacher:
         self.optimizer = torch.optim.AdamW(
             trainable, lr=self.config.teacher_learning_rate, weight_decay=0.0, fused=True
         )
-        return Learner(self.model, self.optimizer, replica_checksum, self.export)
+        return TrainedModel(self.model, self.optimizer, replica_checksum, self.export)
 
     def _own(self, rows: torch.Tensor) -> tuple[torch.Tensor, bool]:
         """Return this rank's rows, every ranks-th, and whether it is idle: no row is left for it.

@@ -38,7 +38,7 @@ from plumbing.errors import InputError, NonFiniteError
 from plumbing.models import checksum, recompute_activations, unsharded
 from plumbing.plugins import construct, sampler_settings
 from plumbing.progress import Console
-from plumbing.run.checkpoint import Learner
+from plumbing.run.checkpoint import TrainedModel
 from plumbing.run.directory import RunDir
 from plumbing.stopwatch import Stopwatch
 from records.metrics import History, step_metrics
@@ -155,7 +155,7 @@ class Student(Actor):
         self.policy = policy
         self.optimizer = optimizer
         self.reference = reference
-        self.learner = Learner(
+        self.trained_model = TrainedModel(
             policy,
             optimizer,
             checksum=partial(checksum, self.generator.lm),
@@ -448,10 +448,10 @@ def train(
     student = Student.load(config, layout, verifier)
     selection = Selection.build(config, layout, problems)
     channel = selection.channel
-    learners = {"student": student.learner}
+    models = {"student": student.trained_model}
     if selection.teacher:
-        learners["teacher"] = selection.teacher.learner
-    run.load(start, learners, selection.state)
+        models["teacher"] = selection.teacher.trained_model
+    run.load(start, models, selection.state)
     history = History(logged_groups(run.path, start), problems, config.column)
     student.generator.refresh(student.policy)
     console = Console(run, start, problems, val_problems, student.generator.ends)
@@ -475,11 +475,11 @@ def train(
         if step > start and (not going_on or is_due(step, config.checkpoint_every, config.steps)):
             if channel:
                 channel.send("save", step)  # the teacher ranks write their part
-            run.save(step, selection.state, learners)
+            run.save(step, selection.state, models)
         if not going_on:
             break
     if going_on:
-        run.export(learners)
+        run.export(models)
     if channel:
         channel.send("stop", going_on)
         channel.wait()
@@ -490,13 +490,13 @@ def train(
 def teach(config: Config, layout: Layout, run: RunDir, start: int, data: list[Problems]) -> bool:
     """Run the teacher ranks' main program: answer and learn until the students stop."""
     sampler = build_sampler(config, layout, problems=data[0])
-    learners = {"teacher": sampler.teacher.learner}
+    models = {"teacher": sampler.teacher.trained_model}
     server = TeacherServer(sampler, config.teacher_lag)
-    run.load(start, learners, server)
+    run.load(start, models, server)
     shutdown.stop_at_signals(layout)
-    finished = server.run(Channel(layout), lambda step: run.save(step, server, learners))
+    finished = server.run(Channel(layout), lambda step: run.save(step, server, models))
     if finished:
-        run.export(learners)
+        run.export(models)
     return finished
 
 

@@ -41,7 +41,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
 from benchmarks.memory import GIB, model_config
-from plumbing.command_line import Parser, count, fraction, natural
+from plumbing.command_line import Parser, count, fraction, non_negative_int
 from plumbing.config import ROOT
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
@@ -234,7 +234,7 @@ def main(argv=None) -> None:
     add = parser.add_argument
     add("--random_weights", action="store_true", default=False, help="download nothing")
     add("--repeats", type=count, default=10, help="steps measured [10]")
-    add("--warmup", type=natural, default=2, help="steps before these [2]")
+    add("--warmup", type=non_negative_int, default=2, help="steps before these [2]")
     add("--dead", type=fraction, default=None, help="share of dead groups, scripted [see above]")
     add("--trl", type=count, default=None, metavar="BATCH", help="also measure TRL")
     with (

@@ -7,7 +7,7 @@ from dataclasses import field, fields
 from plumbing.errors import escape_output
 
 
-def opt(default, help: str, **argument):
+def flag(default, help: str, **argument):
     """Declare a dataclass field that is a flag. argument: keywords of argparse's add_argument, such
     as a `type` that rejects values out of range (default: the field's type, of an int `count`)."""
     return field(default=default, metadata={"help": help, **argument})
@@ -27,7 +27,7 @@ def number(type: Callable, least: float, most: float = 10**9) -> Callable:
 
 
 count = number(int, 1)
-natural = number(int, 0)
+non_negative_int = number(int, 0)
 fraction = number(float, 0, 1)
 non_negative = number(float, 0)
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import grpo
 from plumbing import command_line
-from plumbing.command_line import count_or_auto, fraction, natural, non_negative, number, opt
+from plumbing.command_line import (
+    count_or_auto,
+    flag,
+    fraction,
+    non_negative,
+    non_negative_int,
+    number,
+)
 
 MODES = ("full", "last_token", "frozen", "lora")  # of the teacher (App. L)
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,73 +71,84 @@ PRESETS: dict[str, str] = {
 class Config:
     """One field, one flag. The defaults are the paper's for Qwen2.5-1.5B; presets change them."""
 
-    preset: str = opt("qwen2.5-1.5b", "defaults; other flags override them", choices=PRESETS)
-    sampler: str = opt("goldilocks", "uniform (the baseline), one of samplers/, or FILE.py:CLASS")
-    sampler_args: str = opt("", "settings of the sampler: name=value,name=value")
-    steps: int = opt(
+    preset: str = flag("qwen2.5-1.5b", "defaults; other flags override them", choices=PRESETS)
+    sampler: str = flag("goldilocks", "uniform (the baseline), one of samplers/, or FILE.py:CLASS")
+    sampler_args: str = flag("", "settings of the sampler: name=value,name=value")
+    steps: int = flag(
         20_000,
         "updates (Table 6); without a teacher 4/3 of the preset's, App. D, unless given",
     )
-    seed: int = opt(0, "seed of every random stream", type=natural)
-    out: str = opt("", "run directory; resumes if it exists [runs/PRESET-SAMPLER-seedSEED]")
-    allow_code_change: bool = opt(False, "resume though the code has changed; config.json has both")
-    device: str = opt("auto", "auto: GPUs if there are any", choices=("auto", "cpu", "cuda"))
-    bf16: bool = opt(False, "compute in bf16 on a CPU too: faster with AMX; without it, measure")
-    model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 5)")
-    teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher (Section 5.1); by default --model")
-    train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
-    column: str = opt("", "of train_data: categories, or two (task,level); pass rate (static)")
-    val_data: str = opt(f"{DATA}/val.jsonl", "the same, for evaluation: 5,000 problems (App. J)")
-    reward: str = opt("", "custom, with verl's signature: FILE.py[:compute_score]")
+    seed: int = flag(0, "seed of every random stream", type=non_negative_int)
+    out: str = flag("", "run directory; resumes if it exists [runs/PRESET-SAMPLER-seedSEED]")
+    allow_code_change: bool = flag(
+        False, "resume though the code has changed; config.json has both"
+    )
+    device: str = flag("auto", "auto: GPUs if there are any", choices=("auto", "cpu", "cuda"))
+    bf16: bool = flag(False, "compute in bf16 on a CPU too: faster with AMX; without it, measure")
+    model: str = flag("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 5)")
+    teacher_model: str = flag("Qwen/Qwen2.5-1.5B", "teacher (Section 5.1); by default --model")
+    train_data: str = flag(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
+    column: str = flag("", "of train_data: categories, or two (task,level); pass rate (static)")
+    val_data: str = flag(f"{DATA}/val.jsonl", "the same, for evaluation: 5,000 problems (App. J)")
+    reward: str = flag("", "custom, with verl's signature: FILE.py[:compute_score]")
     # Student
-    prompts_per_step: int = opt(18, "P; P x G = 288 is the global batch (App. K.1)")
-    group_size: int = opt(16, "completions G a prompt (Table 5a)", type=number(int, 2, 1000))
-    per_device_batch_size: int = opt(4, "longest rows a forward/backward: a token budget (K.1)")
-    max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call")
-    learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=fraction)
-    lr_schedule: str = opt("constant", "linear: to 0 at the end", choices=("constant", "linear"))
-    max_grad_norm: float = opt(1.0, "gradients are clipped to it; 0: never", type=non_negative)
-    max_prompt_tokens: int = opt(1024, "longer ones are dropped (Table 5a)")
-    max_completion_tokens: int = opt(2048, "completions are cut at it (Table 5a)")
-    temperature: float = opt(0.7, "in training; evaluation is greedy", type=number(float, 1e-3))
-    prompt_header: str = opt(PROMPT_HEADER, "text before the question (App. M)")
-    prompt_footer: str = opt(PROMPT_FOOTER, "text after the question (App. M)")
-    chat_template: bool = opt(False, "wrap the prompt in the tokenizer's chat template")
-    loss: str = opt("grpo", "normaliser: see grpo.row_weights (Section 6)", choices=grpo.LOSSES)
-    advantage_std: str = opt("population", "advantages' divisor (Section 2)", choices=grpo.STDS)
-    dead_rows: str = opt("in", "count dead groups in denominators", choices=("in", "out"))
-    truncated_rows: str = opt("in", "train on truncated completions", choices=("in", "out"))
-    mismatch: str = opt("none", "correct for the generator's rounding", choices=grpo.MISMATCHES)
-    mismatch_level: str = opt("sequence", "unit of the ratio", choices=("token", "sequence"))
-    mismatch_cap: float = opt(3.0, "largest ratio", type=number(float, 1))
-    update_iterations: int = opt(1, "updates mu on each batch (Table 5a)")
-    clip_low: float = opt(0.2, "ratios are clipped below 1 - this (Section 6)", type=fraction)
-    clip_high: float = opt(0.28, "ratios are clipped above 1 + this (Section 6)", type=non_negative)
-    resample_rounds: int = opt(0, "DAPO's extra rounds for dead groups (Section 6)", type=natural)
-    kl_coef: float = opt(0.0, "KL to the initial student (Table 5a)", type=non_negative)
-    entropy_coef: float = opt(0.0, "bonus beta; 0.0003 in Table 2 (Eq. 4)", type=non_negative)
-    activation_checkpointing: bool = opt(False, "recompute activations: less memory, more time")
+    prompts_per_step: int = flag(18, "P; P x G = 288 is the global batch (App. K.1)")
+    group_size: int = flag(16, "completions G a prompt (Table 5a)", type=number(int, 2, 1000))
+    per_device_batch_size: int = flag(4, "longest rows a forward/backward: a token budget (K.1)")
+    max_rollout_tokens: int = flag(200_000, "key-value cache of one generate call")
+    learning_rate: float = flag(1e-5, "AdamW, student (Table 5a)", type=fraction)
+    lr_schedule: str = flag("constant", "linear: to 0 at the end", choices=("constant", "linear"))
+    max_grad_norm: float = flag(1.0, "gradients are clipped to it; 0: never", type=non_negative)
+    max_prompt_tokens: int = flag(1024, "longer ones are dropped (Table 5a)")
+    max_completion_tokens: int = flag(2048, "completions are cut at it (Table 5a)")
+    temperature: float = flag(0.7, "in training; evaluation is greedy", type=number(float, 1e-3))
+    prompt_header: str = flag(PROMPT_HEADER, "text before the question (App. M)")
+    prompt_footer: str = flag(PROMPT_FOOTER, "text after the question (App. M)")
+    chat_template: bool = flag(False, "wrap the prompt in the tokenizer's chat template")
+    loss: str = flag("grpo", "normaliser: see grpo.row_weights (Section 6)", choices=grpo.LOSSES)
+    advantage_std: str = flag("population", "advantages' divisor (Section 2)", choices=grpo.STDS)
+    dead_rows: str = flag("in", "count dead groups in denominators", choices=("in", "out"))
+    truncated_rows: str = flag("in", "train on truncated completions", choices=("in", "out"))
+    mismatch: str = flag("none", "correct for the generator's rounding", choices=grpo.MISMATCHES)
+    mismatch_level: str = flag("sequence", "unit of the ratio", choices=("token", "sequence"))
+    mismatch_cap: float = flag(3.0, "largest ratio", type=number(float, 1))
+    update_iterations: int = flag(1, "updates mu on each batch (Table 5a)")
+    clip_low: float = flag(0.2, "ratios are clipped below 1 - this (Section 6)", type=fraction)
+    clip_high: float = flag(
+        0.28, "ratios are clipped above 1 + this (Section 6)", type=non_negative
+    )
+    resample_rounds: int = flag(
+        0, "DAPO's extra rounds for dead groups (Section 6)", type=non_negative_int
+    )
+    kl_coef: float = flag(0.0, "KL to the initial student (Table 5a)", type=non_negative)
+    entropy_coef: float = flag(0.0, "bonus beta; 0.0003 in Table 2 (Eq. 4)", type=non_negative)
+    activation_checkpointing: bool = flag(False, "recompute activations: less memory, more time")
     # Teacher
-    teacher_ranks: int = opt(-1, "-1: world//4, 2 of 8 (Section 5.1)", type=number(int, -1))
-    candidates: int | str = opt(
+    teacher_ranks: int = flag(-1, "-1: world//4, 2 of 8 (Section 5.1)", type=number(int, -1))
+    candidates: int | str = flag(
         8, "pool K_candidate for each prompt (Alg. 1, Table 5b); auto: fits K", type=count_or_auto
     )
-    epsilon: float = opt(0.2, "share chosen uniformly from the pool (Alg. 1)", type=fraction)
-    teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", type=fraction)
-    teacher_batch_size: int = opt(8, "questions a teacher rank (Table 5b)")
-    teacher_epochs: int = opt(4, "E_teacher over the buffer (Alg. 2, Table 5b)")
-    teacher_update_every: int = opt(4, "M_update outcomes between updates (Table 5b)")
-    replay_capacity: int = opt(64, "N_replay: latest outcomes kept (Alg. 2, Table 5b)")
-    teacher_mode: str = opt("full", "trained part, pooling (App. L)", choices=MODES)
-    teacher_lag: int = opt(
-        1, "1: propose, then learn (K.3 as we read it); 0: reversed", type=natural, choices=(0, 1)
+    epsilon: float = flag(0.2, "share chosen uniformly from the pool (Alg. 1)", type=fraction)
+    teacher_learning_rate: float = flag(1e-6, "AdamW, teacher (Table 5b)", type=fraction)
+    teacher_batch_size: int = flag(8, "questions a teacher rank (Table 5b)")
+    teacher_epochs: int = flag(4, "E_teacher over the buffer (Alg. 2, Table 5b)")
+    teacher_update_every: int = flag(4, "M_update outcomes between updates (Table 5b)")
+    replay_capacity: int = flag(64, "N_replay: latest outcomes kept (Alg. 2, Table 5b)")
+    teacher_mode: str = flag("full", "trained part, pooling (App. L)", choices=MODES)
+    teacher_lag: int = flag(
+        1,
+        "1: propose, then learn (K.3 as we read it); 0: reversed",
+        type=non_negative_int,
+        choices=(0, 1),
     )
     # The run
-    eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)")
-    checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
-    keep: int = opt(2, "checkpoints kept")
-    verify_workers: int = opt(4, "grading processes of a student rank")
-    timeout_minutes: float = opt(
+    eval_every: int = flag(200, "steps between greedy evaluations (Table 5a)")
+    checkpoint_every: int = flag(
+        0, "steps between checkpoints; 0: at evaluations", type=non_negative_int
+    )
+    keep: int = flag(2, "checkpoints kept")
+    verify_workers: int = flag(4, "grading processes of a student rank")
+    timeout_minutes: float = flag(
         60,
         "longest wait for ranks; in evaluations for a part",
         type=number(float, 0.01, 1e5),

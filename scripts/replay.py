@@ -76,7 +76,7 @@ def restore(run_dir: Path, student: train.Student, problems: Problems, start: in
     c = student.config
     if start:
         folder = checkpoint.directory(run_dir, start)
-        checkpoint.load_learners(folder, student.layout.group, {"student": student.learner})
+        checkpoint.load_models(folder, student.layout.group, {"student": student.trained_model})
         student.generator.refresh(student.policy)
     if find_sampler(c.sampler).uses_teacher:
         rows = read_lines(run_dir / "selections.jsonl", torn=True)

@@ -43,7 +43,7 @@ from scipy.stats import binom
 
 from grpo import Completion, Group, group_factor
 from plumbing import command_line
-from plumbing.command_line import fraction, natural, non_negative, number, opt
+from plumbing.command_line import flag, fraction, non_negative, non_negative_int, number
 from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.errors import InputError
@@ -78,12 +78,14 @@ EMBEDDING_SIZE = 32
 class Simulation:
     """Flags beside those of train.py."""
 
-    problems: int = opt(301_000, "distinct problems", type=number(int, 1, 10**7))
-    parts: int = opt(20, "rows to print: five of 20 are a quarter of the run")
-    learning: float = opt(0.02, "rate at which the Student learns", type=non_negative)
-    forgetting: float = opt(0.0, "share of what was learned that a step loses", type=fraction)
-    noise: float = opt(0.1, "std of the Teacher's error", type=non_negative)
-    delay: int = opt(10, "steps by which the Teacher knows the Student late", type=natural)
+    problems: int = flag(301_000, "distinct problems", type=number(int, 1, 10**7))
+    parts: int = flag(20, "rows to print: five of 20 are a quarter of the run")
+    learning: float = flag(0.02, "rate at which the Student learns", type=non_negative)
+    forgetting: float = flag(0.0, "share of what was learned that a step loses", type=fraction)
+    noise: float = flag(0.1, "std of the Teacher's error", type=non_negative)
+    delay: int = flag(
+        10, "steps by which the Teacher knows the Student late", type=non_negative_int
+    )
 
 
 class Student:

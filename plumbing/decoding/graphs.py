@@ -11,8 +11,8 @@ MAX_FAILURES = 3  # captures in a row that may run out of memory
 SLOWER = "each token then takes the launches of all kernels, 20-30 ms for 28 layers"
 
 
-class Recorder:
-    """Recorder of a model's decoding steps as CUDA graphs, in one memory pool.
+class GraphCapture:
+    """GraphCapture of a model's decoding steps as CUDA graphs, in one memory pool.
 
     Memory may suffice for the next capture where it did not for this one. Another error, as of
     rotary embeddings that compute on the host, would come back."""

@@ -28,7 +28,7 @@ from plumbing.files import file_crc32, sync, write_atomic
 
 
 @dataclass
-class Learner:
+class TrainedModel:
     """A model under training, as checkpoints see it: the student or the teacher."""
 
     model: nn.Module
@@ -37,11 +37,16 @@ class Learner:
     export: Callable[[Path], None]  # writes a Hugging Face directory
 
 
-Learners = dict[str, Learner]  # by role: those that this rank holds a shard of
+TrainedModels = dict[str, TrainedModel]  # by role: those that this rank holds a shard of
 
 
 def save(
-    run: Path, step: int, layout: Layout, learners: Learners, state: dict | None, keep: int
+    run: Path,
+    step: int,
+    layout: Layout,
+    models: TrainedModels,
+    state: dict | None,
+    keep: int,
 ) -> None:
     """Write checkpoint `step` of the run directory `run`; delete all but the newest `keep`.
 
@@ -49,16 +54,16 @@ def save(
     replicas of weights or state differ between ranks, or the checkpoint cannot be written."""
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
-    replicas = {f"weights of the {role}": each.checksum() for role, each in learners.items()}
+    replicas = {f"weights of the {role}": each.checksum() for role, each in models.items()}
     files = []
     if state is not None:
         packed = pack(state)
         replicas["the sampler's state"] = zlib.crc32(packed)
     layout.assert_equal_in_world(replicas)
     with _fault(f"checkpoint {final} cannot be written; the previous one is intact"):
-        for role, learner in learners.items():
+        for role, trained in models.items():
             place = temporary / role
-            dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
+            dcp.save(_sharded(trained), checkpoint_id=place, process_group=layout.group)
             files += place.glob(f"__{layout.rank_in_role}_*")  # not others': disks show them late
             if layout.first:
                 files.append(place / ".metadata")
@@ -74,7 +79,7 @@ def save(
     parts = layout.gather_world(part)
     manifest = dict(ChainMap(*parts))
     if layout.first:
-        for role in learners:
+        for role in models:
             if missing := shards(temporary, role) - manifest.keys():
                 raise Fault(f"checkpoint {final}: no rank has written {sorted(missing)}")
     layout.gather_world(None)  # a barrier: rank 0 renames the directory that others have just read
@@ -106,11 +111,11 @@ def _publish(temporary: Path, final: Path, manifest: dict) -> None:
     sync(final.parent)
 
 
-def _sharded(learner: Learner) -> dict:
+def _sharded(trained: TrainedModel) -> dict:
     """Return the state of model and optimizer. A parameter that has had no gradient yet, as those
     of a router's bias never have, gets the state from which AdamW begins: a checkpoint and the
     optimizer that loads it must have the same entries."""
-    optimizer = learner.optimizer
+    optimizer = trained.optimizer
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p not in optimizer.state:
@@ -119,7 +124,7 @@ def _sharded(learner: Learner) -> dict:
                     "exp_avg": torch.zeros_like(p),
                     "exp_avg_sq": torch.zeros_like(p),
                 }
-    model_state, optimizer_state = get_state_dict(learner.model, optimizer)
+    model_state, optimizer_state = get_state_dict(trained.model, optimizer)
     return {"model": model_state, "optim": optimizer_state}
 
 
@@ -141,20 +146,20 @@ def load_state(run: Path, step: int) -> dict:
     return unpack(file.read_bytes())
 
 
-def load_learners(folder: Path, group, learners: Learners) -> None:
+def load_models(folder: Path, group, models: TrainedModels) -> None:
     """Load weights and optimizer state from a checkpoint's directory. A collective of `group`."""
-    for name, learner in learners.items():
-        sharded = _sharded(learner)
+    for name, trained in models.items():
+        sharded = _sharded(trained)
         with _fault(f"checkpoint {folder} cannot be loaded"):
             dcp.load(sharded, checkpoint_id=folder / name, process_group=group)
-        rate = learner.optimizer.param_groups[0]["lr"]  # the flag's, not that of the checkpoint
+        rate = trained.optimizer.param_groups[0]["lr"]  # the flag's, not that of the checkpoint
         set_state_dict(
-            learner.model,
-            learner.optimizer,
+            trained.model,
+            trained.optimizer,
             model_state_dict=sharded["model"],
             optim_state_dict=sharded["optim"],
         )
-        learner.optimizer.param_groups[0]["lr"] = rate
+        trained.optimizer.param_groups[0]["lr"] = rate
 
 
 def load_weights(folder: Path, lm: nn.Module) -> None:

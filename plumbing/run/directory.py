@@ -16,7 +16,7 @@ from plumbing.errors import InputError, print_line
 from plumbing.files import file_crc32, read_lines, write_atomic, write_lines
 from plumbing.plugins import path_of
 from plumbing.run import checkpoint, code
-from plumbing.run.checkpoint import Learners
+from plumbing.run.checkpoint import TrainedModels
 from plumbing.run.facts import comparable, differences, model_files
 
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
@@ -137,14 +137,14 @@ class RunDir:
         if history:
             self.facts["code_changes"] = history
 
-    def load(self, step: int, learners: Learners, sampler: Stateful | None) -> None:
+    def load(self, step: int, models: TrainedModels, sampler: Stateful | None) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
         after `step`. All ranks call it after `open`. sampler: None where it is on other ranks.
         Raises Fault if machines have other files, OSError or Fault if they have no common --out."""
         self.layout.assert_equal_in_world(comparable(self.facts) | self.code)
         if step:
             folder = checkpoint.directory(self.path, step)
-            checkpoint.load_learners(folder, self.layout.group, learners)
+            checkpoint.load_models(folder, self.layout.group, models)
         if sampler:
             if step:
                 state = checkpoint.load_state(self.path, step)
@@ -171,16 +171,16 @@ class RunDir:
         # Later ones are damaged.
         checkpoint.keep_only(self.path, [*range(1, step + 1)])
 
-    def save(self, step: int, sampler: Stateful | None, learners: Learners) -> None:
+    def save(self, step: int, sampler: Stateful | None, models: TrainedModels) -> None:
         """Write a checkpoint. All ranks call it. sampler: as `load`."""
         state = sampler.state_dict() if sampler else None
-        checkpoint.save(self.path, step, self.layout, learners, state, self.config.keep)
+        checkpoint.save(self.path, step, self.layout, models, state, self.config.keep)
 
-    def export(self, learners: Learners) -> None:
+    def export(self, models: TrainedModels) -> None:
         """Write the models as Hugging Face directories, student/ and teacher/."""
-        for role, learner in learners.items():
+        for role, trained in models.items():
             if role == "teacher" or self.layout.first:  # the teacher gathers its shards
-                learner.export(self.path / role)
+                trained.export(self.path / role)
 
     def log(self, name: str, rows: list[dict]) -> None:
         """Append rows to a log."""

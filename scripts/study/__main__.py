@@ -61,7 +61,7 @@ from transformers import AutoTokenizer
 
 import train
 from plumbing import command_line
-from plumbing.command_line import natural, opt
+from plumbing.command_line import flag, non_negative_int
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import device_type
 from plumbing.errors import InputError, print_line
@@ -108,25 +108,27 @@ def time_of_day(text: str) -> float:
 class Options:
     """The flags of this command, beside those of train.py."""
 
-    samplers: tuple = opt(
+    samplers: tuple = flag(
         ("goldilocks",),
         "arms beside uniform, with settings in quotes: 'goldilocks --candidates 64'",
         nargs="+",
         type=str,
         metavar="SAMPLER",
     )
-    seeds: int = opt(5, "how many, from train.py's --seed on")
-    steps: int = opt(0, "of a run with a Teacher; 0: those of the preset", type=natural)
-    out: str = opt("", "directory of the runs or, with a plan, of the report")
-    probe: bool = opt(False, "only probe")
-    problems: int = opt(200, "training problems of a probe")
-    report: bool = opt(False, "only report on what is finished")
-    csv: str = opt("", "only report, on the plan's arms in a table of scores")
-    dry_run: bool = opt(False, "only print each run's command, steps, disk and GPU hours")
-    miniature: bool = opt(False, "the plan on the demo's model and data, 4 CPU ranks, few steps")
-    jobs: int = opt(0, "runs at a time; 0: 2 or, by a plan's launch command, 1", type=natural)
-    until: float = opt(math.inf, "stop at this time of day", type=time_of_day, metavar="HH:MM")
-    discard: bool = opt(False, "delete the weights of finished runs")
+    seeds: int = flag(5, "how many, from train.py's --seed on")
+    steps: int = flag(0, "of a run with a Teacher; 0: those of the preset", type=non_negative_int)
+    out: str = flag("", "directory of the runs or, with a plan, of the report")
+    probe: bool = flag(False, "only probe")
+    problems: int = flag(200, "training problems of a probe")
+    report: bool = flag(False, "only report on what is finished")
+    csv: str = flag("", "only report, on the plan's arms in a table of scores")
+    dry_run: bool = flag(False, "only print each run's command, steps, disk and GPU hours")
+    miniature: bool = flag(False, "the plan on the demo's model and data, 4 CPU ranks, few steps")
+    jobs: int = flag(
+        0, "runs at a time; 0: 2 or, by a plan's launch command, 1", type=non_negative_int
+    )
+    until: float = flag(math.inf, "stop at this time of day", type=time_of_day, metavar="HH:MM")
+    discard: bool = flag(False, "delete the weights of finished runs")
 
 
 def plan_of_flags(options: Options, words: list[str]) -> Plan:

@@ -10,7 +10,7 @@ from transformers.utils import is_flash_attn_2_available
 import grpo
 from plumbing.batches import collate, micro_batches
 from plumbing.config import MODES, Config
-from plumbing.decoding.graphs import Recorder
+from plumbing.decoding.graphs import GraphCapture
 from plumbing.distributed.layout import Layout
 from plumbing.files import read_lines
 from rollout import Generator, Policy
@@ -111,7 +111,7 @@ def test_cuda_graphs_draw_the_same_tokens_as_the_cpu(temperature, tmp_path):
             for p, q in zip(on_cpu.lm.parameters(), on_card.lm.parameters(), strict=True):
                 p.mul_(1.1)
                 q.copy_(p)
-    assert on_card.record.graph  # a step that cannot be captured gives the same tokens
+    assert on_card.capture.graph  # a step that cannot be captured gives the same tokens
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def expandable_segments():
 
 def test_graphs_are_recorded_again_after_all_are_dropped(expandable_segments):
     """PyTorch fails an assertion at a capture into a pool that has blocks but no graph."""
-    recorder = Recorder()
+    recorder = GraphCapture()
     for size in (10_000_000, 10):
         x = torch.ones(size, device=CARD)
         for _ in range(2):
@@ -145,8 +145,8 @@ UNCAPTURABLE = {  # steps that compute x + 1, all ones, with the host's part in 
 @pytest.mark.parametrize("case", UNCAPTURABLE)
 def test_a_step_that_cannot_be_captured_runs_without_a_graph(case, capsys):
     x = torch.ones(3, device=CARD)
-    before = Recorder()(lambda: x + 1)
-    recorder = Recorder()
+    before = GraphCapture()(lambda: x + 1)
+    recorder = GraphCapture()
 
     def step():
         return UNCAPTURABLE[case](x)
@@ -155,7 +155,7 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(case, capsys):
     assert recorder(step) is step
     assert step().tolist() == [2, 2, 2]
     assert capsys.readouterr().out.count("note: a decoding step cannot be a CUDA graph (") == 1
-    assert Recorder()(lambda: x + 1)().tolist() == [2, 2, 2]
+    assert GraphCapture()(lambda: x + 1)().tolist() == [2, 2, 2]
     assert before().tolist() == [2, 2, 2]
 
 

@@ -3,16 +3,16 @@
 import torch
 
 from plumbing.run import checkpoint
-from plumbing.run.checkpoint import Learner, Learners
+from plumbing.run.checkpoint import TrainedModel, TrainedModels
 
 
-def trained(width=2) -> Learners:
+def trained(width=2) -> TrainedModels:
     """Make a student with an optimizer that has taken a step."""
     model = torch.nn.Linear(width, width)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, width)).sum().backward()
     optimizer.step()
-    return {"student": Learner(model, optimizer, checksum=lambda: 1, export=None)}
+    return {"student": TrainedModel(model, optimizer, checksum=lambda: 1, export=None)}
 
 
 def through_file(state: dict) -> dict:

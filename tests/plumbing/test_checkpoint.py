@@ -12,7 +12,7 @@ import torch
 from plumbing.errors import Fault, InputError
 from plumbing.models import checksum
 from plumbing.run import checkpoint
-from plumbing.run.checkpoint import Learner
+from plumbing.run.checkpoint import TrainedModel
 from plumbing.run.directory import RunDir
 from teacher import Teacher
 from tests.helpers.checkpoints import trained
@@ -44,10 +44,10 @@ def test_a_teacher_resumes_bit_for_bit_before_its_first_update(tiny_model, tmp_p
         Teacher(config, one_rank().device, lambda *_, **__: None) for _ in range(3)
     )
     teach(saved, range(outcomes))
-    learners = {"teacher": saved.learner}
-    checkpoint.save(tmp_path, 1, one_rank(), learners, saved.state_dict(), keep=1)
+    models = {"teacher": saved.trained_model}
+    checkpoint.save(tmp_path, 1, one_rank(), models, saved.state_dict(), keep=1)
     folder = checkpoint.directory(tmp_path, 1)
-    checkpoint.load_learners(folder, None, {"teacher": resumed.learner})
+    checkpoint.load_models(folder, None, {"teacher": resumed.trained_model})
     resumed.load_state_dict(checkpoint.load_state(tmp_path, 1))
     teach(whole, range(16))
     for teacher in (saved, resumed):
@@ -60,27 +60,27 @@ def test_parameters_without_a_gradient_resume_bit_for_bit(tmp_path):
     """One gets its first gradient after the checkpoint, as an expert may that no token chose; one
     never gets any. Saving changes nothing either."""
 
-    def student() -> Learner:
+    def student() -> TrainedModel:
         model = torch.nn.ParameterDict({name: torch.ones(2) for name in ("used", "late", "idle")})
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        return Learner(model, optimizer, checksum=lambda: 1, export=None)
+        return TrainedModel(model, optimizer, checksum=lambda: 1, export=None)
 
-    def step(learner: Learner, *names: str) -> None:
-        sum((learner.model[name] ** 2).sum() for name in names).backward()
-        learner.optimizer.step()
-        learner.optimizer.zero_grad()
+    def step(trained_model: TrainedModel, *names: str) -> None:
+        sum((trained_model.model[name] ** 2).sum() for name in names).backward()
+        trained_model.optimizer.step()
+        trained_model.optimizer.zero_grad()
 
     whole, saved, resumed = student(), student(), student()
     step(whole, "used")
     step(saved, "used")
     checkpoint.save(tmp_path, 1, one_rank(), {"student": saved}, {}, keep=1)
     folder = checkpoint.directory(tmp_path, 1)
-    checkpoint.load_learners(folder, None, {"student": resumed})
-    for learner in (whole, saved, resumed):
-        step(learner, "used", "late")
-    for learner in (saved, resumed):
+    checkpoint.load_models(folder, None, {"student": resumed})
+    for trained_model in (whole, saved, resumed):
+        step(trained_model, "used", "late")
+    for trained_model in (saved, resumed):
         for name, weight in whole.model.items():
-            assert torch.equal(learner.model[name], weight)
+            assert torch.equal(trained_model.model[name], weight)
 
 
 def test_a_samplers_state_that_cannot_be_saved_ends_the_run_before_the_first_step(tmp_path):
@@ -150,18 +150,18 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(run):
 
 def test_loaded_optimizers_keep_the_learning_rates_that_they_were_built_with(tmp_path):
     """Flags that were changed in config.json, as troubleshooting.md tells."""
-    learners = trained()
-    checkpoint.save(tmp_path, 1, one_rank(), learners, {}, keep=1)
-    [settings] = learners["student"].optimizer.param_groups
+    models = trained()
+    checkpoint.save(tmp_path, 1, one_rank(), models, {}, keep=1)
+    [settings] = models["student"].optimizer.param_groups
     settings["lr"] = 0.125
-    checkpoint.load_learners(checkpoint.directory(tmp_path, 1), None, learners)
-    assert learners["student"].optimizer.param_groups[0]["lr"] == 0.125
+    checkpoint.load_models(checkpoint.directory(tmp_path, 1), None, models)
+    assert models["student"].optimizer.param_groups[0]["lr"] == 0.125
 
 
 def test_a_checkpoint_of_another_model_is_not_loaded(run):
     folder = checkpoint.directory(run, 3)
     with pytest.raises(Fault, match="step_3 cannot be loaded"):
-        checkpoint.load_learners(folder, None, trained(width=3))
+        checkpoint.load_models(folder, None, trained(width=3))
 
 
 def test_a_checkpoint_that_cannot_be_deleted_yet_is_deleted_the_next_time(run):

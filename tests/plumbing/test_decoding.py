@@ -35,13 +35,13 @@ def host_reads(folder) -> list[int]:
     generator = Generator.load(str(folder), torch.device("cpu"), tokenizer)
     counts = []
 
-    def record(step):
+    def capture(step):
         with HostReads() as reads:
             step()
         counts.append(reads.count)
         return step
 
-    generator.record = record
+    generator.capture = capture
     # Not in inference mode, where the host's reads are not dispatched.
     generator.generate.__wrapped__(generator, [[5, 6, 7], [8]], 1.0, 12, seed=0)
     return counts
@@ -71,13 +71,13 @@ class FakeGraph:
 
 
 @pytest.fixture
-def recorder(monkeypatch) -> graphs.Recorder:
+def recorder(monkeypatch) -> graphs.GraphCapture:
     """A recorder on a card that is not there: what it calls of torch.cuda does nothing."""
     cuda = MagicMock(CUDAGraph=FakeGraph)
     cuda.mem_get_info.return_value = (2**40, 2**40)
     monkeypatch.setattr(torch, "cuda", cuda)
     monkeypatch.setattr(FakeGraph, "replays", 0)
-    return graphs.Recorder()
+    return graphs.GraphCapture()
 
 
 def record(recorder, error: Exception | None) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plumbing.command_line import count, natural
+from plumbing.command_line import count, non_negative_int
 from plumbing.errors import InputError
 from plumbing.files import read_lines
 from scripts.command import exit_on_error, make_parser
@@ -134,7 +134,7 @@ def campaign(root: Path, kills: int, rng) -> bool:
 def main(argv: list[str] | None = None) -> int:
     parser = make_parser(__doc__, out="runs/fault_injection")  # a new directory
     parser.add_argument("--kills", type=count, default=30, help="number of strikes [30]")
-    parser.add_argument("--seed", type=natural, default=0, help="of moments [0]")
+    parser.add_argument("--seed", type=non_negative_int, default=0, help="of moments [0]")
     args = parser.parse_args(argv)
     with exit_on_error("fault_injection"):
         args.out.mkdir(parents=True)
