@@ -40,11 +40,18 @@ def test_readme_shows_what_the_demo_printed():
 
 
 def test_readmes_accuracies_of_the_demo_are_of_the_committed_scores():
-    rows = scores.read(front_page.DEMO).query("task == 'demo' and completions == 23040")
-    last = rows.groupby("arm").accuracy.agg(["mean", "count"]).loc[["Goldilocks", "uniform"]]
+    rows = scores.read(front_page.DEMO).query("task == 'demo'")
+    last = (
+        rows.query("completions == 23040")
+        .groupby("arm")
+        .accuracy.agg(["mean", "count"])
+        .loc[["Goldilocks", "uniform"]]
+    )
     assert [*last["count"]] == [12, 12]
     ours, uniform = last["mean"]
-    assert f"12 seeds: Goldilocks ends at {ours:.1f}%, and\nuniform at {uniform:.1f}%." in README
+    dead = scores.mean_dead(rows[rows.arm == "uniform"], 23040)
+    assert f"12 seeds: Goldilocks ends at {ours:.1f}%, and" in README
+    assert f"uniform, with {dead:.0%} dead groups, at {uniform:.1f}%." in README
 
 
 def test_the_figures_have_the_pages_names_and_shares(summary):

@@ -170,7 +170,7 @@ old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_has_the_r
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     math.isfinite(x) for x in => True for x in
 the rate of the checkpoint | plumbing/run/checkpoint.py | checkpoint::loaded_optimizers_keep
-    trained_model.optimizer.param_groups[0]["lr"] = rate => pass
+    trained.optimizer.param_groups[0]["lr"] = rate => pass
 state for gradients alone | plumbing/run/checkpoint.py | checkpoint::parameters_without_a_gradient
     if p not in optimizer.state: => if False:
 half a checkpoint | plumbing/run/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
