@@ -1,5 +1,7 @@
 """README and docs/results.md have what `python -m studies.front_page` prints and draws."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -32,6 +34,13 @@ def test_readmes_sentence_is_of_its_table(summary):
     assert f"**In a toy task, {sentence} where at least 95% of" in README
     assert gains["60"].max() < 0 and round(gains["60"].min()) == -1
     assert "gains\nnothing or loses 1 where 59% are." in README
+
+
+def test_readmes_caveat_is_of_the_table_of_results():
+    section = RESULTS.partition("\n## SmolLM2, where rewards are sparse\n")[2].partition("\n## ")[0]
+    gains = [float(gain) for gain in re.findall(r"^\|.* \| \+(\d\.\d) \(", section, re.MULTILINE)]
+    assert len(gains) == 5 and round(max(gains)) == 3
+    assert "are at most 3 points" in README
 
 
 def test_readme_shows_what_the_demo_printed():
