@@ -25,7 +25,7 @@ from plumbing.errors import InputError
 from rollout import PromptEncoder
 from sampler import find_sampler
 from scripts.command import exit_on_error
-from verify import Verifier
+from verify import Verifier, opened_thinking
 
 # The flags of train.py that this trainer uses
 USED = {
@@ -96,11 +96,19 @@ def build_trainer(c: Config, verifier: Verifier, **changes):
 
     check_sampler(find_sampler(c.sampler))
     problems = Problems(c.train_data, c.column)
-    encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
+    tokenizer = AutoTokenizer.from_pretrained(c.model)
+    encode = PromptEncoder(c, tokenizer)
     index_N = list(range(len(problems)))
 
-    def verified(completions, problem, **_) -> list[float]:
-        verdicts = verifier.grade(completions, *problems.golds(problem))
+    def verified(completions, completion_ids, problem, **_) -> list[float]:
+        """Grade as train.py does: with the special tokens, of which TRL's texts have none and some
+        mark thinking, and with a mark of thinking that the prompt ends in."""
+        texts = []
+        for ids, index in zip(completion_ids, problem, strict=True):
+            is_ended = ids[-1:] and ids[-1] in tokenizer.all_special_ids
+            text = tokenizer.decode(ids[:-1] if is_ended else ids)
+            texts.append(opened_thinking(encode.answer_start(problems.question(index))) + text)
+        verdicts = verifier.grade(texts, *problems.golds(problem))
         return [verdict.reward for verdict in verdicts]
 
     prompts = [encode.text(problems.question(i)) for i in index_N]

@@ -23,11 +23,25 @@ from grpo import Completion
 from plumbing.errors import InputError, print_line
 from plumbing.files import write_atomic
 from plumbing.run import checkpoint
+from plumbing.run.facts import differences
 from sampler import Sampler, check_proposals
 
 STATE = "sampler.pt"  # the first file of a checkpoint
 TRL_STATE = "trainer_state.json"  # the last
 WEIGHTS = "model.safetensors"  # of a finished run whose checkpoints were deleted
+SETTINGS = (  # of TRL's, what a step depends on
+    "seed",
+    "num_generations",
+    "generation_batch_size",
+    "num_iterations",
+    "max_completion_length",
+    "temperature",
+    "loss_type",
+    "scale_rewards",
+    "beta",
+    "learning_rate",
+    "max_grad_norm",
+)
 
 
 def check_sampler(cls: type[Sampler]) -> None:
@@ -37,10 +51,15 @@ def check_sampler(cls: type[Sampler]) -> None:
         raise InputError(f"sampler {name}: has a teacher network or rounds: use train.py")
 
 
+def numbers(sampler: Sampler) -> dict[str, int | float]:
+    """Return the numbers among a new sampler's attributes: its settings, and counts of 0."""
+    return {name: x for name, x in vars(sampler).items() if isinstance(x, int | float)}
+
+
 class SampledTrainer(GRPOTrainer):
     """GRPOTrainer with a sampler of problems, which are the rows of train_dataset. The first reward
-    function must return rewards in [0, 1]. A run resumes only with the sampler's class and the rows
-    that it began with. The methods with an underscore are internal ones of TRL 1.16.0 and
+    function must return rewards in [0, 1]. A run resumes only with the sampler, the rows and the
+    SETTINGS that it began with. The methods with an underscore are internal ones of TRL 1.16.0 and
     transformers 5.
     """
 
@@ -55,9 +74,9 @@ class SampledTrainer(GRPOTrainer):
         rows = json.dumps(list(self.train_dataset), default=str)
         self.facts = {
             "sampler": type(sampler).__name__,
-            "seed": self.args.seed,
+            "sampler_numbers": numbers(sampler),
             "rows": zlib.crc32(rows.encode()),
-        }
+        } | {name: getattr(self.args, name) for name in SETTINGS}
 
     def train(self, resume_from_checkpoint: bool | str | None = None, **keywords):
         """Train as TRL does. True resumes from the newest complete checkpoint in output_dir, or
@@ -77,9 +96,11 @@ class SampledTrainer(GRPOTrainer):
         saved = read_state(folder)
         if saved is None:
             raise InputError(f"{folder}: {STATE} is damaged: resume from an earlier checkpoint")
-        if saved["facts"] != self.facts:
-            began = f"began with {saved['facts']}, now {self.facts}"
-            raise InputError(f"{folder} is of another run ({began}): use another output_dir")
+        if changes := differences(saved["facts"], self.facts):
+            raise InputError(
+                f"{folder} is of another run: {'; '.join(changes)}; undo that, or use another "
+                "output_dir"
+            )
         state = json.loads((folder / TRL_STATE).read_text())
         steps = self.args.max_steps
         if steps <= 0:  # not given

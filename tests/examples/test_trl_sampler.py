@@ -29,12 +29,14 @@ pytestmark = [
 
 
 class Grades(ranks.Grades):
-    """Keeps the reference answers it is given."""
+    """Keeps the completions and the reference answers it is given."""
 
     def __init__(self):
+        self.texts = []
         self.golds = []
 
     def grade(self, completions, golds, extras):
+        self.texts.append(completions)
         self.golds.append(golds)
         return super().grade(completions, golds, extras)
 
@@ -52,7 +54,9 @@ def recorded(config) -> SimpleNamespace:
 
     grades = Grades()
     trainer = build_trainer(config, grades)
-    run = SimpleNamespace(trainer=trainer, proposed=[], observed=[], golds=grades.golds)
+    run = SimpleNamespace(
+        trainer=trainer, proposed=[], observed=[], golds=grades.golds, texts=grades.texts
+    )
 
     def record(*_):
         run.proposed.append(problems_of(trainer.groups))
@@ -97,11 +101,35 @@ def test_a_kill_between_the_samplers_state_and_trls_files_loses_one_checkpoint(
     assert resumed.proposed == killed.proposed[2:]
 
 
-def test_a_resume_with_another_seed_is_rejected_also_of_a_finished_run(tmp_path, halfway):
-    recorded(config(tmp_path / "run", halfway, "uniform", steps=2)).trainer.train()
-    other = recorded(config(tmp_path / "run", halfway, "uniform", steps=2, seed=1)).trainer
-    with rejected("checkpoint-2 is of another run (began with {'sampler': 'Uniform', 'seed': 0, "):
+CHANGED = {
+    "sampler": ("noisy_and", "sampler was 'BagOfWords', is 'NoisyAnd'"),
+    "seed": (1, "seed was 0, is 1"),
+    "temperature": (0.5, "temperature was 0.7, is 0.5"),
+    "learning_rate": (1e-3, "learning_rate was 0.0002, is 0.001"),
+    "sampler_args": ("rate=0.25", "sampler_numbers was"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_resume_with_another_setting_is_rejected_also_of_a_finished_run(tmp_path, halfway, name):
+    value, difference = CHANGED[name]
+    settings = config(tmp_path / "run", halfway, "bag_of_words", steps=2)
+    recorded(settings).trainer.train()
+    other = recorded(replace(settings, **{name: value})).trainer
+    with rejected(f"checkpoint-2 is of another run: {difference}"):
         other.train(resume_from_checkpoint=True)
+
+
+def test_completions_are_graded_with_the_thinking_that_the_prompt_opens(tmp_path, halfway):
+    """TRL's own texts lack special tokens. The end token alone is no part of the answer."""
+    run = recorded(config(tmp_path, halfway, "uniform", prompt_footer="<think>"))
+    [verified] = run.trainer.reward_funcs
+    tokenizer = run.trainer.processing_class
+    ids = [tokenizer.unk_token_id, *tokenizer("7", add_special_tokens=False).input_ids]
+    ids.append(tokenizer.eos_token_id)
+    verified(completions=["7"], completion_ids=[ids], problem=[0])
+    assert run.texts == [[f"<think>{tokenizer.decode(ids[:-1])}"]]
+    assert tokenizer.unk_token in run.texts[0][0]
 
 
 def test_a_torn_sampler_state_costs_one_checkpoint(tmp_path, halfway, capsys):
