@@ -46,7 +46,8 @@ class GraphCapture:
             except RuntimeError as error:
                 cause = error.__context__ or error  # the step's error, not that of capture_end
                 reason = first_lines(cause)
-                lacks_memory = isinstance(cause, torch.OutOfMemoryError)
+                # Of torch's allocator, or CUDA's own error as it makes the graph.
+                lacks_memory = "out of memory" in str(cause)
         torch.cuda.current_stream().wait_stream(self.stream)
         if reason:
             self._note(reason, lacks_memory)

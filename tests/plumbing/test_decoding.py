@@ -99,11 +99,13 @@ def record(recorder, error: Exception | None) -> str:
 
 
 MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.\nGPU 0")
+OF_GRAPH = RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`")
 ALONE = RuntimeError("operation not permitted when stream is capturing")
 CAPTURES = [  # the error in each capture, what came of it, and how often a note was printed
     ([MEMORY, None, None], ["step", "graph", "graph"], 1),
     ([MEMORY, MEMORY, None, MEMORY, MEMORY, None], ["step", "step", "graph"] * 2, 4),
     ([MEMORY, MEMORY, MEMORY, None], ["step", "step", "step", "off"], 3),
+    ([OF_GRAPH, None], ["step", "graph"], 1),
     ([ALONE, None], ["step", "off"], 1),
 ]
 
