@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 import grpo
 from grpo import Completion
@@ -44,6 +44,11 @@ class PromptEncoder:
         self.special_tokens = not config.chat_template  # a template has its own
         # A prompt that ends in an end token would have no continuation.
         self.n_suffix = suffix_length(tokenizer) if self.special_tokens else 0
+
+    @classmethod
+    def load(cls, config: Config) -> "PromptEncoder":
+        """Load the tokenizer of --model."""
+        return cls(config, AutoTokenizer.from_pretrained(config.model))
 
     def text(self, question: str) -> str:
         """Return the prompt as text. Raises ValueError if the chat template loses or changes it,

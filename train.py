@@ -23,7 +23,6 @@ from itertools import chain
 import numpy as np
 import torch
 import torch.distributed as dist
-from transformers import AutoTokenizer
 
 import grpo
 from grpo import Completion, Group
@@ -83,9 +82,9 @@ class Actor:
     @classmethod
     def load(cls, config: Config, layout: Layout, verifier: Verifier) -> "Actor":
         """Load --model: a directory or hub id."""
-        tokenizer = AutoTokenizer.from_pretrained(config.model)
-        generator = Generator.load(config.model, layout.device, tokenizer, layout.dtype)
-        return cls(config, layout, verifier, PromptEncoder(config, tokenizer), generator)
+        encode = PromptEncoder.load(config)
+        generator = Generator.load(config.model, layout.device, encode.tokenizer, layout.dtype)
+        return cls(config, layout, verifier, encode, generator)
 
     def rollout(
         self,
@@ -393,9 +392,8 @@ class TeacherClient(Sampler):
         return self._metrics  # the sampler's, when the latest proposals were made
 
 
-def context_of(config: Config, problems: Problems) -> Context:
+def context_of(config: Config, problems: Problems, encode: PromptEncoder) -> Context:
     """Make the context of a sampler, without a Teacher."""
-    encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
     limit = config.max_prompt_tokens
     return Context(problems, config, lambda i: len(encode(problems.question(i))) <= limit)
 
@@ -403,7 +401,7 @@ def context_of(config: Config, problems: Problems) -> Context:
 def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
     """Build the sampler, with its Teacher if it uses one."""
     cls = find_sampler(config.sampler)
-    context = context_of(config, problems)
+    context = context_of(config, problems, PromptEncoder.load(config))
     if cls.uses_teacher:
         context.teacher = Teacher(config, layout.device, layout.shard, layout.group)
     return construct(cls, context, config.sampler, config.sampler_args)
@@ -424,7 +422,7 @@ class Selection:
         """Build the sampler, or connect to it."""
         if layout.n_teachers:
             channel = Channel(layout)
-            context = context_of(config, problems)
+            context = context_of(config, problems, PromptEncoder.load(config))
             client = TeacherClient(context, channel.receive, partial(channel.send, "groups"))
             return cls(client, channel=channel)
         sampler = build_sampler(config, layout, problems)
@@ -532,10 +530,10 @@ def check(config: Config, run: RunDir, data: list[Problems]) -> int:
     check_model(config.model, tokens, config.activation_checkpointing)
     if find_sampler(config.sampler).uses_teacher:
         check_teacher(config.teacher_model, config.max_prompt_tokens, config.teacher_mode)
-    encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
+    encode = PromptEncoder.load(config)
     for problems in data:
         encode.check(problems)
-    check_enough(context_of(config, data[0]))
+    check_enough(context_of(config, data[0], encode))
     return run.open()
 
 

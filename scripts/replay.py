@@ -83,7 +83,7 @@ def restore(run_dir: Path, student: train.Student, problems: Problems, start: in
         rows = [row for row in rows if row["step"] > start]
         proposals = recorded_proposals(rows, c.prompts_per_step)
         return train.TeacherClient(
-            train.context_of(c, problems),
+            train.context_of(c, problems, student.encode),
             receive=partial(next, proposals, ([], {})),  # in the end none
             send=lambda groups: None,
         )
