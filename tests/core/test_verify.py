@@ -229,5 +229,5 @@ def test_a_custom_reward_that_gives_0_to_each_of_16_golds_is_an_error(tmp_path):
     with Verifier(workers=1, reward=reward) as verifier:
         assert verifier.check_golds(["bad"] * 15, dataset="train") == [False] * 15
         assert verifier.check_golds(["good", *["bad"] * 64], dataset="val")[0]
-        with pytest.raises(InputError, match=r"boxed{bad} earns 0, and so does every other gold"):
+        with pytest.raises(InputError, match=r"boxed{bad} earns 0"):
             verifier.check_golds(["bad"], dataset="train")

@@ -12,7 +12,6 @@ from grpo import Group
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import Launch
 from plumbing.files import read_lines, write_lines
-from sampler import find_sampler
 from tests.helpers import ranks
 from tests.helpers.checks import rejected
 from tests.helpers.groups import problems_of
@@ -151,7 +150,7 @@ def test_a_torn_sampler_state_costs_one_checkpoint(tmp_path, halfway, capsys):
 
 def test_fewer_rows_than_a_batch_are_rejected(tmp_path, halfway):
     write_lines(tmp_path / "train.jsonl", read_lines(halfway / "train.jsonl")[:2])
-    with rejected("train_dataset has 2 rows, a batch takes 3 prompts"):
+    with rejected("2 rows, a batch takes 3 prompts"):
         recorded(config(tmp_path / "run", tmp_path, "uniform"))
 
 
@@ -175,14 +174,14 @@ def test_evaluation_does_not_ask_the_sampler(tmp_path, halfway):
 
 @pytest.mark.parametrize("sampler", ["goldilocks", "speed"])
 def test_a_sampler_with_a_teacher_or_rounds_is_rejected(tmp_path, halfway, sampler):
-    with rejected(f"sampler {find_sampler(sampler).__name__}: has a teacher network or rounds"):
+    with rejected("has a teacher network or rounds"):
         recorded(config(tmp_path, halfway, sampler))
 
 
 def test_groups_of_unlike_sizes_are_rejected(tmp_path, halfway):
     trainer = recorded(config(tmp_path, halfway, "uniform")).trainer
     trainer.sampler.propose = lambda P: [Group(problem, 3 + problem) for problem in range(P)]
-    with rejected("groups of [3, 4, 5], which TRL cannot take"):
+    with rejected("groups of [3, 4, 5]"):
         trainer.train()
 
 

@@ -71,7 +71,7 @@ def test_rows_across_the_border_of_longropes_rotary_angles_are_rejected(check, t
     settings = {"original_max_position_embeddings": 64, "rope_parameters": longrope}
     folder = str(save_tiny_model(tmp_path, "phi3", **settings))
     check(folder, 64)
-    with rejected("has room for 64 tokens, and a row may take 65: "):
+    with rejected("room for 64 tokens, and a row may take 65"):
         check(folder, 65)
 
 
@@ -175,7 +175,7 @@ def test_a_tokenizer_of_a_missing_package_is_named(check, tmp_path, tiny_model, 
     monkeypatch.setattr(model_checks, "is_sentencepiece_available", lambda: False)
     folder = shutil.copytree(tiny_model, tmp_path / "model")
     (folder / TOKENIZER).rename(folder / "tokenizer.model")
-    with rejected("its tokenizer, tokenizer.model, needs sentencepiece, which is not installed"):
+    with rejected("tokenizer.model, needs sentencepiece"):
         check(str(folder), 36)
 
 
@@ -186,7 +186,7 @@ CAPS = {"nanochat": {}, "gemma3_text": {"head_dim": 8, "final_logit_softcapping"
 def test_a_cap_that_hardly_changes_small_logits_is_rejected(family, tmp_path):
     """At the usual std of 0.02 the logits of a few tokens are near 0."""
     folder = save_tiny_model(tmp_path, family, initializer_range=0.02, **CAPS[family])
-    with rejected(f"model '{folder}': it caps, scales or biases its logits: one of 1000 is off by"):
+    with rejected("caps, scales or biases its logits"):
         check_model(str(folder), 40)
 
 
