@@ -395,6 +395,7 @@ def test_learning_progress_draws_uniformly_where_its_model_predicts_no_better_th
     assert sampler.evidence == pytest.approx(0)
     assert sampler.predict([1]) < 1 / 2
     sampler.observe([solved(2, right=0, explored=False)])
+    assert sampler.uniform_groups == pytest.approx(0.98)  # the second was chosen
     assert sampler.evidence == pytest.approx(0.9 * (np.log(0.5) - np.log(0.75)))
     share = 1 / (1 + (2 / 3) ** 0.9)
     assert sampler.metrics()["uniform_share"] == pytest.approx(share)

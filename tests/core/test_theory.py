@@ -75,22 +75,10 @@ def expected_score(given: list[str]) -> torch.Tensor:
     return gradient(chance_7 @ logps() / chance_7.sum())
 
 
-def token_logps() -> torch.Tensor:
-    """Compute log π of the 13 tokens by grpo.py; hidden states are the logits."""
-    return grpo.token_logprobs(THETA_3_V[PREFIX_N], torch.eye(3, **FLOAT64), TOKEN_N)[0]
-
-
-def loss_gradient(weighted_advantage_N: torch.Tensor) -> torch.Tensor:
-    """Compute the gradient of grpo.py's loss at ratio 1, where it is linear in the product of a
-    token's weight and advantage."""
-    logp_N = token_logps()
-    loss, _ = grpo.policy_loss(logp_N, logp_N.detach(), weighted_advantage_N, torch.ones(13))
-    return gradient(loss)
-
-
 def training_gradient(right, groups=((MIRROR, 1.0),), loss="sum", std="population") -> torch.Tensor:
     """Compute the expected gradient of a step with one group, by grpo.py. groups: the numbers of
-    each group's completions, with its probability."""
+    each group's completions, with its probability. At ratio 1 the loss is linear in the product of
+    a token's weight and advantage. The hidden states are the logits."""
     sum_7 = torch.zeros(7, **FLOAT64)
     settings = {"max_completion_tokens": 2, "dead_rows": "in", "truncated_rows": "in"}
     for numbers, chance in groups:
@@ -98,7 +86,9 @@ def training_gradient(right, groups=((MIRROR, 1.0),), loss="sum", std="populatio
         grpo.weigh([Group(0, len(drawn), completions=drawn)], loss, std=std, **settings)
         for i, each in zip(numbers, drawn, strict=True):
             sum_7[i] += chance * each.weight * each.advantage
-    return loss_gradient(sum_7[ROW_N])
+    logp_N, _ = grpo.token_logprobs(THETA_3_V[PREFIX_N], torch.eye(3, **FLOAT64), TOKEN_N)
+    expected_loss, _ = grpo.policy_loss(logp_N, logp_N.detach(), sum_7[ROW_N], torch.ones(13))
+    return gradient(expected_loss)
 
 
 @pytest.mark.parametrize(("p", "G"), [(0.0, 2), (1 / 4, 2), (0.3, 8)])
