@@ -142,7 +142,8 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
         write_lines(out, lines)
         print_line(str(failure or f"step {step} is finite"))
         print_line(f"its completions: {out}")
-    return same and failed == (step not in logged)
+    failed_in_the_run = step not in logged
+    return same and failed == failed_in_the_run
 
 
 def outcome(student: train.Student, group: Group, o: Completion, failed: bool) -> dict:
