@@ -8,7 +8,6 @@ tests/core/test_docs.py rejects a page with other lines.
 """
 
 import re
-import sys
 from pathlib import Path
 
 from plumbing.config import ROOT
@@ -58,4 +57,4 @@ def main(argv=None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,7 +17,7 @@ PER_LEVEL = 160  # rows before repeated ones are dropped
 
 # task -> for each level, from easy to hard, (lowest, highest) of a setting, or both in one number:
 # digits (1, 2) is min_digits=1, max_digits=2
-LEVELS = {
+LEVELS: dict[str, dict] = {
     "chain_sum": {"terms": (2, 2, 3, 3, 4, 5, 4), "digits": (1, 2, 1, 2, 2, 2, 3)},
     "products": {"digits": ((1, 1), (1, 2), (2, 2), (2, 3))},
     "simple_equations": {"value": [(1, n) for n in (5, 10, 20, 40, 80)]},

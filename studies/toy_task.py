@@ -89,7 +89,8 @@ def make_skills() -> dict[str, dict[str, Skill]]:
         rates = (first + (last - first) * fall).sigmoid()
         skills[topic] = {}
         for rate in rates.tolist():
-            skills[topic][next(words)] = Skill(*rng.sample(sorted(RULES), 2), rate)
+            rule, habit = rng.sample(sorted(RULES), 2)
+            skills[topic][next(words)] = Skill(rule, habit, rate)
     return skills
 
 

@@ -110,7 +110,8 @@ def distinct(weight, count: int, seed: int, excluded: set[str]) -> list[dict]:
         if row["problem"] not in excluded:
             rows[row["problem"]] = row
         if len(rows) == count:
-            return list(rows.values())
+            break
+    return list(rows.values())
 
 
 def demonstrations(count: int) -> list[str]:
