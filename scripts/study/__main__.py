@@ -185,7 +185,7 @@ def check(plan: Plan) -> None:
     data = {}
     models = set()
     for task, arm in product(plan.tasks, plan.arms):
-        c = plan.config(arm, task)
+        c = plan.config(task, arm)
         models.add(c.model)
         device_type(c.device)
         for place in ((c.train_data, c.column), (c.val_data, "")):

@@ -91,14 +91,14 @@ class Plan:
         own = replaced.get(arm, self.arms[arm].flags)
         return f"{self.flags} {self.tasks[task]} {own}"
 
-    def config(self, arm: str, task: str | None = None) -> Config:
-        """Parse the flags of an arm on a task, by default the first. Raises ValueError."""
-        task = next(iter(self.tasks)) if task is None else task
+    def config(self, task: str, arm: str) -> Config:
+        """Parse the flags of an arm on a task. Raises ValueError."""
         return parse(self.flags_of(task, arm))
 
     def column(self, task: str) -> str:
         """Return the longest --column of a task's arms, "" if none has one."""
-        return max((self.config(arm, task).column for arm in self.arms), key=len)
+        columns = [self.config(task, arm).column for arm in self.arms]
+        return max(columns, key=len)
 
     @cached_property
     def devices(self) -> dict[str, float]:
@@ -106,18 +106,20 @@ class Plan:
         is_charged = self.compute_matched
         if is_charged is None:
             is_charged = bool(self.launch)
-        of_teacher = scores.TEACHER_DEVICES if is_charged else 1.0
-        return {
-            name: arm.devices or (of_teacher if self.config(name).teacher_model else 1.0)
-            for name, arm in self.arms.items()
-        }
+        first_task, *_ = self.tasks
+        devices = {}
+        for name, arm in self.arms.items():
+            has_teacher = self.config(first_task, name).teacher_model
+            by_default = scores.TEACHER_DEVICES if is_charged and has_teacher else 1.0
+            devices[name] = arm.devices or by_default
+        return devices
 
-    def spends(self, arm: str, task: str) -> float:
+    def spends(self, task: str, arm: str) -> float:
         """Return the completions of an arm's runs on a task: the baseline's are compute-matched if
         the plan is. Without a budget they are those of train.py's steps, of which a run without a
         Teacher has 4/3."""
         if not self.budget:
-            c = self.config(arm, task)
+            c = self.config(task, arm)
             return c.steps * c.prompts_per_step * c.group_size
         ratio = max(self.devices.values()) if arm == self.baseline else 1.0
         return self.budget * ratio
@@ -125,14 +127,14 @@ class Plan:
     def budgets(self) -> dict[str, float]:
         """The completions at which the arms are compared, by task."""
         return {
-            task: self.budget or min(self.spends(arm, task) for arm in self.arms)
+            task: self.budget or min(self.spends(task, arm) for arm in self.arms)
             for task in self.tasks
         }
 
     def learning_rates(self) -> dict[tuple[str, str], float]:
         """The student's learning rate by task and arm."""
         pairs = product(self.tasks, self.arms)
-        return {(task, arm): self.config(arm, task).learning_rate for task, arm in pairs}
+        return {(task, arm): self.config(task, arm).learning_rate for task, arm in pairs}
 
     def miniature(self) -> "Plan":
         """Return this plan with the demo's model and data, 4 CPU ranks and few steps, and an `out`
@@ -168,7 +170,7 @@ class Plan:
         if train.py rejects the flags, or a learning rate is not constant."""
         jobs = []
         for task, name in product(self.tasks, self.arms):
-            spent = self.spends(name, task)
+            spent = self.spends(task, name)
             flags = self.flags_of(task, name)
             c = parse(flags)
             if c.lr_schedule != "constant":

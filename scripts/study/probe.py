@@ -158,8 +158,8 @@ def minutes(run: Run, budget: float, eval_every: int) -> float:
 def jobs_of(plan: Plan, task: str, problems: int) -> list[Job]:
     """Return the runs of a probe: of the first arm with a Teacher, for its time, and last of the
     baseline, over so many problems."""
-    with_teacher = [arm for arm in plan.arms if plan.config(arm, task).teacher_model]
-    per_step = plan.config(plan.baseline, task).prompts_per_step
+    with_teacher = [arm for arm in plan.arms if plan.config(task, arm).teacher_model]
+    per_step = plan.config(task, plan.baseline).prompts_per_step
     steps = dict.fromkeys(with_teacher[:1], TIMED)
     steps[plan.baseline] = math.ceil(problems / per_step)
     jobs = []
@@ -193,11 +193,11 @@ def probe(plan: Plan, task: str, problems: int, runner: Runner) -> str:
     lines = [f"# {task}\n"] if task else []
     if not all(job.finished() for job in jobs):
         return "\n".join([*lines, "The probe was stopped.\n"])
-    configs = {arm: plan.config(arm, task) for arm in plan.arms}
+    configs = {arm: plan.config(task, arm) for arm in plan.arms}
     seconds = {}
     for job in jobs:
         run = Run.load(job.run)
-        predicted = minutes(run, plan.spends(job.arm, task), configs[job.arm].eval_every)
+        predicted = minutes(run, plan.spends(task, job.arm), configs[job.arm].eval_every)
         lines.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
         seconds[job.arm] = seconds_of_completion(run)
     planned = [each for each in plan.jobs() if each.task == task]

@@ -313,7 +313,7 @@ def test_flags_make_a_plan_with_arms_named_as_typed():
     samplers = ["sec", "sec --epsilon 0", "a.py:Mine"]
     _, made = study.parse_arguments(["--samplers", *samplers, *words.split()])
     assert [*made.arms] == ["uniform", *samplers]
-    assert [made.config(arm).epsilon for arm in samplers[:2]] == [0.2, 0]
+    assert [made.config("", arm).epsilon for arm in samplers[:2]] == [0.2, 0]
     assert (made.seeds, made.budget) == ([3, 4], 48)
     with rejected("--sampler: name arms by --samplers"):
         study.parse_arguments(["--sampler", "sec"])
