@@ -206,7 +206,8 @@ def weigh(
 
     With the population std right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)). So with the
     loss `sum`, where all have weight 1/(PG), a group's gradient is √(p̂(1-p̂))/P times the mean of
-    -∇log π over right answers minus that over wrong ones (Eq. 2); `grpo` divides by lengths, too.
+    -∇log π over right answers minus that over wrong ones. The means' expectations are -∇log p and
+    -∇log(1-p), so their difference is -∇log(p/(1-p)) (Eq. 2). `grpo` divides by lengths, too.
     dead_rows "out": dead groups leave the loss and P. truncated_rows "out": completions cut at the
     token limit have weight 0, and count only in G and in their group's mean and std."""
 
@@ -305,8 +306,8 @@ class TokenLogprobs(torch.autograd.Function):
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
         ctx.temperature = temperature
-        vocabulary = len(weight_V_D)
-        ctx.chunk_logits = chunk * vocabulary // 4
+        # In backward a chunk is a part of the vocabulary, for all tokens: a quarter as many logits.
+        ctx.chunk_logits = chunk * len(weight_V_D) // 4
         return logp_N, entropy_N
 
     @staticmethod

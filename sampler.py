@@ -10,9 +10,10 @@ In a step train.py calls
     observe(groups)           learn from their rewards
     more(groups)              another round of groups, or []
     train_on(groups)          the groups that the student is trained on
+
+Beside a Teacher that lags behind (--teacher_lag 1) the next `propose` comes before `observe`.
 """
 
-import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 
 Choice = tuple[np.ndarray, np.ndarray]  # chosen_P and explored_P, as epsilon_greedy returns them
 MOST_CANDIDATES = 64  # of a pool, with --candidates auto
-# Attributes that the base classes set from the flags: a checkpoint leaves them out.
-SETTINGS = ("context", "problems", "teacher", "P", "G", "resample_rounds", "epsilon", "is_auto")
+GIVEN = ("context", "problems", "teacher")  # attributes that a checkpoint leaves out
 
 
 def utility_target(p_hat, std: str = "population"):
@@ -67,8 +67,8 @@ class Sampler:
 
     Settings are keyword arguments of `__init__`, whole or decimal numbers that --sampler_args
     changes. State is what the object holds: a checkpoint keeps each attribute (numbers, texts,
-    lists, dicts, arrays), but not SETTINGS, attributes that are named as a keyword argument of
-    `__init__`, and names that begin with "_": `__init__` sets these again.
+    lists, dicts, arrays) except what `__init__` sets again: GIVEN, names that begin with "_", and
+    settings, unless the sampler itself has changed them.
 
     Where there is no teacher rank each student rank runs a replica; all must make the same
     proposals, so all randomness comes from `self.rng`."""
@@ -90,8 +90,7 @@ class Sampler:
         raise NotImplementedError
 
     def observe(self, groups: list[Group]) -> None:
-        """Learn from the groups of a round, whose completions are graded: the same on all ranks.
-        With a teacher and --teacher_lag 1 the next round's `propose` comes before this."""
+        """Learn from the groups of a round, whose completions are graded: the same on all ranks."""
 
     def more(self, groups: list[Group]) -> list[Group]:
         """(Section 6) Return another round of new groups, given all groups of the step; [] ends it.
@@ -118,20 +117,18 @@ class Sampler:
         """Return numbers for metrics.jsonl."""
         return {}
 
-    def is_state(self, name: str) -> bool:
-        """Whether a checkpoint keeps the attribute `name`."""
-        settings = inspect.signature(type(self)).parameters
-        return not (name in SETTINGS or name in settings or name.startswith("_"))
-
     def state_dict(self) -> dict:
         """Return all state that a resume needs."""
-        return {name: value for name, value in vars(self).items() if self.is_state(name)}
+        settings = plugins.all_settings(type(self), self.context.config.sampler_args)
+        state = {}
+        for name, value in vars(self).items():
+            is_setting = isinstance(value, int | float) and value == settings.get(name)
+            if name not in GIVEN and not name.startswith("_") and not is_setting:
+                state[name] = value
+        return state
 
     def load_state_dict(self, state: dict) -> None:
-        """Continue from a checkpoint's state; settings stay those of this run."""
-        for name, value in state.items():
-            if self.is_state(name):
-                setattr(self, name, value)
+        vars(self).update(state)
 
     @classmethod
     def has_own_rounds(cls) -> bool:
@@ -271,7 +268,7 @@ class Pooled(Uniform):
     def propose(self, P):
         pool_P_K = self.candidates(P).reshape(P, self.K)
         utilities_P_K = check_utilities("score", self.score(pool_P_K), pool_P_K.shape)
-        if self.best_of_all:  # then each pool has one of the best P, which `choose` takes
+        if self.best_of_all:  # the best P go to one pool each, where `choose` takes them
             dealt_P_K = deal(-utilities_P_K, P)
             pool_P_K = pool_P_K.ravel()[dealt_P_K]
             utilities_P_K = utilities_P_K.ravel()[dealt_P_K]
@@ -351,8 +348,8 @@ class Goldilocks(Pooled):
         super().observe(groups)
         for group in groups:
             question = self.problems.question(group.problem)
-            target = self.target(group.binary_p_hat)  # of p̂ (Alg. 2, lines 3-4)
-            y = check_utilities("target", target, ())
+            # (Alg. 2, lines 3-4) The default `target` of this p̂ is group.y.
+            y = check_utilities("target", self.target(group.binary_p_hat), ())
             self.teacher.update(question, y.item())
 
     def metrics(self):

@@ -279,15 +279,16 @@ def train_step(
     student: Student,
     sampler: Sampler,
     problems: Problems,
-    history: History,
     log=lambda *_: None,
+    history: History | None = None,
 ) -> dict:
-    """Take one turn of Figure 1; return its row of metrics.jsonl, and add its groups to `history`.
-    log(step, groups, decode) is called before the update, so that a failed update can be repeated
-    from the logs."""
+    """Take one turn of Figure 1; return its row of metrics.jsonl. log(step, groups, decode) is
+    called before the update, so that a failed update can be repeated from the logs. history: the
+    groups of earlier steps, for the metrics; this step's are added."""
     start = time.perf_counter()
     watch = Stopwatch()
     c = student.config
+    history = history or History([], problems)
     groups = []
     rounds = 0
     with watch("teacher_wait_s"):
@@ -464,7 +465,7 @@ def train(
     for step in range(start, config.steps + 1):
         if step > start:
             log = partial(log_groups, run)
-            row = train_step(step, student, selection.sampler, problems, history, log)
+            row = train_step(step, student, selection.sampler, problems, log, history)
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):

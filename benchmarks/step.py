@@ -48,7 +48,6 @@ from plumbing.distributed.launch import launch
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import borrowed_process
 from plumbing.errors import InputError
-from records.metrics import History
 from scripts.command import exit_on_error
 from verify import Verdict, Verifier
 
@@ -129,9 +128,8 @@ def measured_steps(config: train.Config, dead: float | None) -> Iterator[dict]:
         problems = Problems(config.train_data, config.column)
         student = train.Student.load(config, layout, verifier)
         sampler = train.Selection.build(config, layout, problems).sampler
-        history = History([], problems)
         for step in itertools.count(1):
-            row = train.train_step(step, student, sampler, problems, history)
+            row = train.train_step(step, student, sampler, problems)
             row["tokens_a_second"] = row["total_tokens"] / row["seconds"]
             if layout.device.type == "cuda":
                 row["peak_gib"] = torch.cuda.max_memory_allocated() / GIB

@@ -89,6 +89,12 @@ def _run(path: Path, changed: int):
     return module
 
 
+def all_settings(cls, text: str) -> dict[str, float]:
+    """Return the settings of a sampler built with --sampler_args `text`, also those by default."""
+    parameters = inspect.signature(cls).parameters
+    return {name: each.default for name, each in parameters.items()} | sampler_settings(cls, text)
+
+
 def sampler_settings(cls, text: str) -> dict[str, float]:
     """Parse --sampler_args "name=value,name=value" as keyword arguments of a sampler's __init__, in
     the types of their defaults. Raises InputError at a name or value that it does not take."""

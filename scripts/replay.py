@@ -127,8 +127,8 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
                 student,
                 sampler,
                 problems,
-                history,
                 lambda _, drawn, decode: groups.extend(drawn),
+                history,
             )
         except NonFiniteError as error:
             failure = error

@@ -240,6 +240,18 @@ def test_the_lesson_was_run_to_its_end():
     assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
 
 
+@pytest.mark.slow
+def test_the_code_of_the_lesson_runs(tmp_path):
+    """With two steps where it has 50, as one script that shows nothing."""
+    cells = json.loads((ROOT / "docs/lesson.ipynb").read_text("utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    script = "\n".join(["def display(*_, **__): ...", *code]).replace(", 50)", ", 2)")
+    for name in ("grpo.py", "demo"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    env = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
+
+
 @pytest.mark.hour
 @pytest.mark.timeout(1200)
 def test_the_lesson_runs():

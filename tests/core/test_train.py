@@ -117,7 +117,7 @@ def mocks() -> Mock:
 
 def take_step(m, n_problems=10) -> dict:
     """Take step 4 of a run; return its metrics."""
-    return train.train_step(4, m.student, m.sampler, range(n_problems), m.history, m.log)
+    return train.train_step(4, m.student, m.sampler, range(n_problems), m.log, m.history)
 
 
 FIGURE_1 = """

@@ -125,12 +125,12 @@ pending proposals forgotten | teacher.py | channel::a_resume_uses_the_proposals
     self.proposals = state["proposals"] => pass
 a signal at a teacher stays there | plumbing/distributed/channel.py | channel::over_a_channel
     self.layout.stopping |= stop => pass
-a resume overwrites settings | sampler.py | sampler::a_resume_has_the_state
-    not (name in SETTINGS or name in settings or => not (
+a resume overwrites settings | sampler.py | sampler::a_setting_is_state_only_if
+    and not is_setting =>
 scores of any size | sampler.py | plugins::scores_must_be_a_utility
     (utilities <= 0.5) => (utilities <= 9)
 rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
-    setattr(self, name, value) => setattr(self, name, self.rng if name == "rng" else value)
+    vars(self).update(state) => vars(self).update(state | {"rng": self.rng})
 the gap with its sign changed | train.py | update::a_token_that_the_policy_finds_twice_as_likely
     batch.old_logp_N - batch.generator_logp_N => batch.generator_logp_N - batch.old_logp_N
 old log-probs anew in each update | train.py | update::two_updates_compare_with
