@@ -21,8 +21,7 @@ from matplotlib.ticker import FuncFormatter
 
 from plumbing.config import ROOT
 from scripts.command import make_parser
-from scripts.study import figures as plot
-from scripts.study import scores
+from scripts.study import figures, scores
 from scripts.study.plan import Plan
 
 SPARSITY = ROOT / "studies/sparsity"
@@ -124,7 +123,7 @@ def console() -> str:
     return "\n".join(f"    {line}" for line in [*lines[:3], "…", *lines[-3:]])
 
 
-@matplotlib.rc_context(plot.LOOK | FONT)
+@matplotlib.rc_context(figures.LOOK | FONT)
 def draw_gains(summary: pd.DataFrame) -> Figure:
     """Draw the gains of README's table, with their intervals, for all five shares."""
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
@@ -142,7 +141,7 @@ def draw_gains(summary: pd.DataFrame) -> Figure:
     for points, label, colour in sorted(ends):
         height = max(points, height + 1.25)  # labels of two lines must not overlap
         axes.text(len(TASKS) - 0.7, height, label, color=colour, va="center", fontsize=12)
-    axes.axhline(0, color=plot.GREY, linewidth=1)
+    axes.axhline(0, color=figures.GREY, linewidth=1)
     dead = summary[summary.arm == "uniform"].set_index("task").dead[TASKS]
     axes.set(
         xticks=range(len(TASKS)),
@@ -156,7 +155,7 @@ def draw_gains(summary: pd.DataFrame) -> Figure:
     return figure
 
 
-@matplotlib.rc_context(plot.LOOK | FONT | {"axes.prop_cycle": cycler(color=plot.COLOURS)})
+@matplotlib.rc_context(figures.LOOK | FONT | {"axes.prop_cycle": cycler(color=figures.COLOURS)})
 def draw_demo(rows: pd.DataFrame) -> Figure:
     """Draw the demo's accuracy by completions, Goldilocks beside uniform."""
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
@@ -164,7 +163,7 @@ def draw_demo(rows: pd.DataFrame) -> Figure:
     for arm, side in (("Goldilocks", "bottom"), ("uniform", "top")):
         runs = rows[(rows.task == "demo") & (rows.arm == arm)]
         curves = runs.pivot(index="completions", columns="seed", values="accuracy")
-        line = plot.draw_mean(axes, arm, curves)
+        line = figures.draw_mean(axes, arm, curves)
         end = curves.mean(axis=1).iloc[-1]
         label = f" {arm}\n {end:.1f}%"
         axes.text(curves.index[-1], end, label, color=line.get_color(), va=side)
