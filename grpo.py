@@ -400,9 +400,10 @@ def correct_mismatch(
     level: `token` takes c of each token, `sequence` the product of c over the token's row.
     mismatch: what becomes of c above `cap`: the cap (`truncate`) or 0 (`mask`); `none` is c = 1.
 
-    By sequence and without a cap the expected gradient is that of samples from π_old, with the
-    losses `constant` and `sum` and but for the group's std in Â; the other losses also divide by
-    lengths. Returns the advantages (N,) and statistics, as policy_loss does."""
+    By sequence and without a cap the losses `constant` and `sum` have the expected gradient of
+    samples from π_old, apart from the group's std in Â, which is that of the sample at hand. The
+    other losses divide by the lengths of that sample, too. Returns the advantages (N,) and
+    statistics, as policy_loss does."""
     stats = {"logp_gap": gap_N.abs().sum()}
     if mismatch == "none":
         return advantage_N, stats

@@ -266,7 +266,7 @@ def sample_tokens(
         return last_logits(model, decoded.token_A_1, **cache.inputs(model.dtype))
 
     draw(0, prompt_logits_P_V[prompt_B])
-    cache_row_A = prompt_B  # in the first block rows of one prompt begin with copies of its cache
+    cache_row_A = prompt_B  # the cache's row that each row goes on from: at first its prompt's
     for start in range(1, T, block):  # tokens 0 to start-1 are drawn; the cache lacks the last
         kept_A = decoded.keep_unfinished(start)
         if len(kept_A) == 0:

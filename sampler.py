@@ -268,7 +268,7 @@ class Pooled(Uniform):
     def propose(self, P):
         pool_P_K = self.candidates(P).reshape(P, self.K)
         utilities_P_K = check_utilities("score", self.score(pool_P_K), pool_P_K.shape)
-        if self.best_of_all:  # the best P go to one pool each, where `choose` takes them
+        if self.best_of_all:  # dealt like this, each of the best P is the best of one pool
             dealt_P_K = deal(-utilities_P_K, P)
             pool_P_K = pool_P_K.ravel()[dealt_P_K]
             utilities_P_K = utilities_P_K.ravel()[dealt_P_K]

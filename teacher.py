@@ -143,10 +143,12 @@ class Teacher:
         return TrainedModel(self.model, self.optimizer, replica_checksum, self.export)
 
     def _own(self, rows: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        """Return this rank's rows, every ranks-th, and whether it is idle: no row is left for it.
-        It then computes the first row all the same, and its caller drops the result, because FSDP
-        waits in backward, and in the first forward after it, until every rank takes part. (Later
-        forwards do not: `predict` may make one call more on some ranks.)"""
+        """Return this rank's share of a batch, every ranks-th row, and whether it is idle: no row
+        was left for it. An idle rank gets the first row, and its caller drops the result.
+
+        It must compute something, because in a backward, and in the first forward after one, FSDP
+        waits until every rank takes part. In other forwards it does not wait, so `predict` may make
+        one call more on some ranks."""
         own = rows[self.rank :: self.ranks]
         idle = len(own) == 0
         return (rows[:1] if idle else own), idle
@@ -347,7 +349,8 @@ class TeacherServer:
             self.sampler.observe(groups)
 
     def latest(self) -> tuple[list[Group], dict]:
-        """Return the latest proposals; make the first ones."""
+        """Return the latest proposals, and make the first ones. Those of a round are used up when
+        its groups reach `answer`, which makes the next ones."""
         return self.proposals or self._propose()
 
     def _propose(self) -> tuple[list[Group], dict]:

@@ -381,6 +381,7 @@ class TeacherClient(Sampler):
         super().__init__(context)
         self.receive = receive
         self.send = send
+        self._metrics: dict = {}  # the sampler's, when the latest proposals were made
 
     def propose(self, P):
         groups, self._metrics = self.receive()
@@ -390,7 +391,7 @@ class TeacherClient(Sampler):
         self.send(groups)
 
     def metrics(self):
-        return self._metrics  # the sampler's, when the latest proposals were made
+        return self._metrics
 
 
 def context_of(config: Config, problems: Problems, encode: PromptEncoder) -> Context:
