@@ -15,7 +15,7 @@ import train
 from grpo import Group
 from plumbing.files import read_lines
 from plumbing.stopwatch import Stopwatch
-from records.metrics import History, completion_metrics
+from records.metrics import History
 from records.rows import selection
 from sampler import join
 from tests.helpers import ranks
@@ -168,23 +168,6 @@ def test_a_resumed_run_remembers_outcomes_from_its_log(mocks):
     resumed = History(earlier + rows, Numbers(10), "c")
     assert resumed.sums_of == mocks.history.sums_of
     assert resumed.tried == {4, 5, 7, 9}
-
-
-def test_completion_metrics_by_hand():
-    """Of four completions one has each status; the second one, of three tokens, is cut off."""
-    statuses = ("correct", "no_box", "bad_gold", "timeout")
-    one = Group(7, size=4, prompt_ids=[5, 6])
-    one.completions = [completion(status=status) for status in statuses]
-    one.completions[1].ids = [10, 13, 14]
-    one.completions[1].finished = False
-    assert completion_metrics([one]) == {
-        "truncated": 1 / 4,
-        "no_box": 1 / 4,
-        "bad_gold": 1 / 4,
-        "verify_failures": 1 / 4,
-        "completion_tokens": 6,
-        "total_tokens": 4 * 2 + 6,
-    }
 
 
 def test_a_bad_proposal_is_rejected_before_anything_is_drawn(mocks):

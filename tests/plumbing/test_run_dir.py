@@ -12,13 +12,11 @@ from plumbing.files import read_lines, write_lines
 from plumbing.run import checkpoint
 from plumbing.run.directory import RunDir
 from plumbing.run.facts import differences, model_files
-from records.rows import log_groups, selection
 from sampler import file_of
 from scripts.study.runs import read_config
 from tests.helpers.checkpoints import trained
 from tests.helpers.checks import rejected
 from tests.helpers.files import change, flip_bit
-from tests.helpers.groups import solved
 from tests.helpers.ranks import DEMO, command, contents, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -233,30 +231,3 @@ def test_a_resume_drops_later_rows_and_steps(whole, tmp_path, run_dir):
 
 
 # Logs
-
-
-def test_a_selection_by_hand():
-    chosen = solved(3, right=2, of=10, pool=[3, 4], utilities=[0.5, 0.2])
-    assert selection(7, chosen) == {
-        "step": 7,
-        "pool": [3, 4],
-        "utilities": [0.5, 0.2],
-        "chosen": 3,
-        "explored": True,
-        "completions": 10,
-        "successes": 2,
-        "p_hat": 0.2,
-        "y": 0.4,
-    }
-
-
-def test_three_problems_are_sampled_at_the_first_and_the_last_step_and_at_evaluations(
-    tmp_path, run_dir
-):
-    run = run_dir(tmp_path, "--eval_every", 2, "--steps", 5)
-    for step in (1, 2, 3, 4, 5):
-        groups = [solved(problem, right=0, of=2) for problem in range(4)]
-        log_groups(run, step, groups, decode=str)
-    first, *_ = rows = read_lines(run.path / "samples.jsonl")
-    assert [row["step"] for row in rows] == [1, 1, 1, 2, 2, 2, 4, 4, 4, 5, 5, 5]
-    assert first == {"step": 1, "problem": 0, "status": "", "prompt": "[1]", "completion": "[2]"}
