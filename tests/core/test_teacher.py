@@ -129,13 +129,13 @@ def test_replay_is_a_sliding_window_of_targets(tiny_model):
 
 def test_first_gradient_by_hand(tiny_model):
     """At the start f = 1/4 and the derivative of 0.5 σ at 0 is 1/8, so dL/db is 2/|B| Σ (1/4 - y)/8
-    of |B| = 4 outcomes."""
-    t = make(tiny_model, teacher_epochs=1, teacher_batch_size=8)
+    of |B| = 4 outcomes. Without a step it is the same in the second epoch."""
+    t = make(tiny_model, teacher_epochs=2, teacher_batch_size=8)
     caught = []
     t.optimizer.step = lambda: caught.append(t.model.head.bias.grad.item())
     for y in (0, 0.5, 0.4, 0):
         t.update("what is 1?", y)
-    assert caught == [pytest.approx(2 / 4 * (0.25 - 0.25 - 0.15 + 0.25) / 8, abs=1e-7)]
+    assert caught == pytest.approx([2 / 4 * (0.25 - 0.25 - 0.15 + 0.25) / 8] * 2, abs=1e-7)
 
 
 def test_no_weight_changes_from_a_non_finite_gradient_on(tiny_model, monkeypatch):
