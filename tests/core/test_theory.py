@@ -75,10 +75,28 @@ def expected_score(given: list[str]) -> torch.Tensor:
     return gradient(chance_7 @ logps() / chance_7.sum())
 
 
-def training_gradient(right, groups=((MIRROR, 1.0),), loss="sum", std="population") -> torch.Tensor:
+def token_logps(theta_3_V=THETA_3_V) -> torch.Tensor:
+    """Compute log π of the 13 tokens by grpo.py; hidden states are the logits."""
+    return grpo.token_logprobs(theta_3_V[PREFIX_N], torch.eye(3, **FLOAT64), TOKEN_N)[0]
+
+
+def loss_gradient(weighted_advantage_N: torch.Tensor) -> torch.Tensor:
+    """Compute the gradient of grpo.py's loss at ratio 1, where it is linear in the product of a
+    token's weight and advantage."""
+    logp_N = token_logps()
+    loss, _ = grpo.policy_loss(logp_N, logp_N.detach(), weighted_advantage_N, torch.ones(13))
+    return gradient(loss)
+
+
+def training_gradient(
+    right,
+    groups=((MIRROR, 1.0),),
+    loss="sum",
+    std="population",
+    correct=lambda advantage_N: advantage_N,
+) -> torch.Tensor:
     """Compute the expected gradient of a step with one group, by grpo.py. groups: the numbers of
-    each group's completions, with its probability. At ratio 1 the loss is linear in the product of
-    a token's weight and advantage. The hidden states are the logits."""
+    each group's completions, with its probability."""
     sum_7 = torch.zeros(7, **FLOAT64)
     settings = {"max_completion_tokens": 2, "dead_rows": "in", "truncated_rows": "in"}
     for numbers, chance in groups:
@@ -86,9 +104,7 @@ def training_gradient(right, groups=((MIRROR, 1.0),), loss="sum", std="populatio
         grpo.weigh([Group(0, len(drawn), completions=drawn)], loss, std=std, **settings)
         for i, each in zip(numbers, drawn, strict=True):
             sum_7[i] += chance * each.weight * each.advantage
-    logp_N, _ = grpo.token_logprobs(THETA_3_V[PREFIX_N], torch.eye(3, **FLOAT64), TOKEN_N)
-    expected_loss, _ = grpo.policy_loss(logp_N, logp_N.detach(), sum_7[ROW_N], torch.ones(13))
-    return gradient(expected_loss)
+    return loss_gradient(correct(sum_7[ROW_N]))
 
 
 @pytest.mark.parametrize(("p", "G"), [(0.0, 2), (1 / 4, 2), (0.3, 8)])
@@ -153,6 +169,49 @@ def test_finite_groups_have_the_expected_factor_as_their_scale(std):
     actual = training_gradient(right, groups, std=std)
     close(actual, -scale * log_odds_gradient(right), 1e-6)
     close(grpo.expected_factor(5 / 16, 3, std), scale)
+
+
+GENERATOR = torch.tensor([[0.45, 0.25, 0.3], [0.28, 0.27, 0.45], [0.45, 0.28, 0.27]], **FLOAT64)
+
+
+def pairs(logp_N: torch.Tensor) -> list:
+    """Return all groups of two completions, with their probability if tokens have these logps."""
+    chance_7 = torch.zeros(7, **FLOAT64).index_add(0, ROW_N, logp_N).exp()
+    return [((i, j), chance_7[i] * chance_7[j]) for i in range(7) for j in range(7)]
+
+
+def bias(loss: str, *correction) -> float:
+    """Compute how far the expected gradient is from the policy's own, relative to it, where another
+    generator draws the completions. Without a std in the advantages."""
+    right = VERIFIERS[5 / 16]
+    own_logp_N = token_logps().detach()
+    generator_logp_N = token_logps(GENERATOR.log())
+
+    def correct(advantage_N):
+        gap_N = own_logp_N - generator_logp_N
+        return grpo.correct_mismatch(advantage_N, gap_N, ROW_N, *correction)[0]
+
+    own = training_gradient(right, pairs(own_logp_N), loss, "none")
+    actual = training_gradient(right, pairs(generator_logp_N), loss, "none", correct)
+    return ((actual - own).norm() / own.norm()).item()
+
+
+@pytest.mark.parametrize("loss", ["sum", "constant"])
+def test_mismatch_correction_removes_the_bias_of_another_generator(loss):
+    """By sequence, if no cap takes effect. By token it ignores how likely the prefix was. `mask`
+    with a tight cap drops completions that the generator draws too rarely."""
+    assert bias(loss, "truncate", "sequence", 100) < 1e-6
+    none = bias(loss, "none", "token", 100)
+    assert 0.1 < bias(loss, "truncate", "token", 100) < none
+    assert (
+        bias(loss, "truncate", "sequence", 1.2) < 0.1 < none < bias(loss, "mask", "sequence", 1.2)
+    )
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "batch"])
+def test_mismatch_correction_leaves_a_bias_where_lengths_divide(loss):
+    """Scores over lengths do not have mean 0, so the generator's mean reward stays in."""
+    assert 0.005 < bias(loss, "truncate", "sequence", 100) < bias(loss, "none", "token", 100)
 
 
 # One group, in which "$", a wrong answer, has one token and all others have two. A token's weight

@@ -1,6 +1,5 @@
 """records/metrics.py: the numbers of a step, by hand."""
 
-
 import numpy as np
 import pytest
 
