@@ -13,12 +13,13 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
 from grading.equality import compare
-from grading.workers import WorkerPool, serve
+from grading.workers import PrepareError, WorkerPool, serve
 from plumbing import plugins
 from plumbing.errors import InputError, escape_output
 
@@ -209,6 +210,15 @@ def _prepare(reward: str) -> Callable[..., str]:
     return custom
 
 
+@contextmanager
+def _rejecting_the_reward():
+    """Raise InputError if a worker cannot load a custom reward."""
+    try:
+        yield
+    except PrepareError as error:
+        raise InputError(str(error)) from error
+
+
 class Verifier:
     """A pool of worker processes that grade completions; a context manager. The workers do not
     import torch, and grading/workers.py limits their time and memory.
@@ -231,7 +241,8 @@ class Verifier:
         self.valid = Counter()
 
     def __enter__(self) -> "Verifier":
-        self.pool.start()
+        with _rejecting_the_reward():
+            self.pool.start()
         return self
 
     def __exit__(self, *exception) -> None:
@@ -272,8 +283,10 @@ class Verifier:
             extra | {"completion": text, "gold": gold, "accept_identical": accept_identical}
             for text, gold, extra in zip(completions, golds, extras, strict=True)
         ]
+        with _rejecting_the_reward():  # a worker that is started again loads it again
+            replies = self.pool.run(jobs)
         verdicts = []
-        for reply in self.pool.run(jobs):
+        for reply in replies:
             status, _, score = reply.partition(" ")
             if status not in STATUSES:
                 raise InputError(reply)

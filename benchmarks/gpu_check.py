@@ -26,9 +26,9 @@ COMMANDS = (  # of python; {runs}: a temporary directory
     "-m pytest tests/gpu -m gpu -rs -n 0",  # one at a time, because they share the GPU
     # 48 rows, as on a student rank in a paper step. 20 of them are live, a sixth of its 115.
     f"{STEP} --preset qwen2.5-1.5b --sampler uniform --prompts_per_step 12 --group_size 4",
-    "-m benchmarks.memory --preset one-gpu",
+    "-m scripts.memory --preset one-gpu",
     f"{STEP} --preset one-gpu",
-    "-m benchmarks.memory --preset smollm2",
+    "-m scripts.memory --preset smollm2",
     f"{STEP} --preset smollm2",
     f"{TRAIN} --out {{runs}}/demo --steps 2",
     f"{TRAIN} --out {{runs}}/demo --steps 4",

@@ -40,7 +40,6 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
-from benchmarks.memory import GIB, model_config
 from plumbing.command_line import Parser, count, fraction, non_negative_int
 from plumbing.config import ROOT
 from plumbing.data.problems import Problems
@@ -49,6 +48,7 @@ from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import borrowed_process
 from plumbing.errors import InputError
 from scripts.command import exit_on_error
+from scripts.memory import GIB, model_config
 from verify import Verdict, Verifier
 
 DEMO = ROOT / "demo"

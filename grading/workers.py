@@ -18,8 +18,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from plumbing.errors import InputError
-
 MAX_TIMEOUTS = 4  # second attempts in a call that may time out; then the machine is not the cause
 START_SECONDS = 600  # a worker that takes longer to start, from a slow disk, is an error
 DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory"}
@@ -29,7 +27,7 @@ STATM = Path("/proc/self/statm")  # begins with the pages of memory that a proce
 
 def serve(prepare: Callable, cpu_seconds: float, memory_bytes: int) -> None:
     """Run a worker: reply to each job with prepare()(**job) until the parent closes the pipe or
-    dies. A ValueError of prepare() is an InputError in the parent; its memory and time do not
+    dies. A ValueError of prepare() is a PrepareError in the parent; its memory and time do not
     count. Where there is no STATM (macOS), memory has no limit, but time has."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     # Slurm sends SIGTERM to every process of a step, while ranks still grade before they save.
@@ -75,6 +73,10 @@ class WorkerError(RuntimeError, OSError):
     """A worker cannot start."""
 
 
+class PrepareError(ValueError):
+    """The `prepare` of `serve` has failed in a worker."""
+
+
 class WorkerPool:
     """`size` workers, each a process of `command`, which calls `serve`. wall_seconds: the longest
     that an attempt at a job may take, for jobs that sleep."""
@@ -86,7 +88,7 @@ class WorkerPool:
         self.idle: list[subprocess.Popen] = []  # newest last
 
     def start(self) -> None:
-        """Start the workers that are missing, and wait until they are ready. Raises InputError if
+        """Start the workers that are missing, and wait until they are ready. Raises PrepareError if
         prepare() fails in a worker, WorkerError if a worker cannot start."""
         missing = range(self.size - len(self.idle))
         with self._closing_on_error(), ThreadPoolExecutor(self.size) as threads:
@@ -152,7 +154,7 @@ class WorkerPool:
         if line != "ready":
             status = kill(worker)
             if line:
-                raise InputError(line)
+                raise PrepareError(line)
             raise WorkerError(
                 f"a worker did not start: exit status {status}; it may have printed why"
             )

@@ -9,10 +9,10 @@ import shlex
 from transformers import AutoModel
 
 import train
-from benchmarks import memory
 from plumbing.config import Config
 from plumbing.distributed.launch import as_rank_0_of
 from plumbing.errors import InputError
+from scripts import memory
 from scripts.study.plan import Plan
 from scripts.study.runner import Job, Runner, parse
 
@@ -38,7 +38,7 @@ def disk_gb(c: Config) -> tuple[float, float]:
 
 
 def memory_text(c: Config, world: int) -> str:
-    """Format the peak of a rank by benchmarks.memory, or why it cannot be computed."""
+    """Format the peak of a rank by scripts.memory, or why it cannot be computed."""
     try:
         sizes = memory.rank_gib(c, world)
     except InputError as error:

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from grading.workers import WorkerPool
-from plumbing.errors import InputError
+from grading.workers import PrepareError, WorkerPool
 from tests.helpers.models import ROOT
 
 # A worker that executes the code in a job. A job may use 0.2 s of CPU time and 2^27 bytes.
@@ -103,7 +102,7 @@ def test_a_worker_whose_job_sleeps_ends_when_its_parent_is_killed():
     """The job, which knows its parent, sends the signal. stderr is closed when both have ended."""
     kill_and_sleep = "os.kill(os.getppid(), 9); time.sleep(999)"
     program = f"""
-from grading.workers import WorkerPool
+from grading.workers import PrepareError, WorkerPool
 pool = WorkerPool({worker_command("pass")}, 1, 60.0)
 pool.start()
 pool.run([{{"code": {kill_and_sleep!r}}}])
@@ -116,5 +115,5 @@ pool.run([{{"code": {kill_and_sleep!r}}}])
 def test_a_pool_that_cannot_start_is_an_error():
     with pytest.raises(RuntimeError, match="a worker did not start: exit status 7"):
         running(1, prepare="sys.exit(7)").__enter__()
-    with pytest.raises(InputError, match=r"\A--flag x: must be y\Z"):
+    with pytest.raises(PrepareError, match=r"\A--flag x: must be y\Z"):
         running(1, prepare=r"raise ValueError('--flag x:\nmust be y')").__enter__()

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import memory
 from plumbing.files import file_crc32, write_lines
-from scripts import embed, evaluate, replay, report
+from scripts import embed, evaluate, memory, replay, report
 from scripts.study import __main__ as study
 from tests.helpers.files import change
 from tests.helpers.ranks import DEMO, contents

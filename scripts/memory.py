@@ -1,7 +1,7 @@
 """Estimate the GPU memory that a run needs. Computed by formula, not measured on a card.
 
-    python -m benchmarks.memory                                   # all presets, on 8 ranks and on 1
-    python -m benchmarks.memory --preset one-gpu --per_device_batch_size 8 --card 24
+    python -m scripts.memory                                   # all presets, on 8 ranks and on 1
+    python -m scripts.memory --preset one-gpu --per_device_batch_size 8 --card 24
 
 The formula leaves out the CUDA context and libraries (about 1 GiB) and fragmentation, so a rank
 should need no more than 92% of its card. Where ranks share a card, add them up. Without flash-attn

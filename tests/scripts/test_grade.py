@@ -1,11 +1,12 @@
-"""python -m grading: the status of one completion, and the first difference that a guard finds."""
+"""scripts/grade.py: the status of one completion, and the first difference that a guard finds."""
 
 import os
 import sys
 
 import pytest
 
-from grading.__main__ import difference, main
+from grading.difference import difference
+from scripts.grade import main
 
 DIFFERENCES = {
     ("72", "48+24"): "an operation to carry out, where the reference answer is a number",

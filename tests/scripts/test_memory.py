@@ -5,8 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import train
-from benchmarks import memory
-from benchmarks.memory import GIB, activation_bytes, weight_count
+from scripts import memory
+from scripts.memory import GIB, activation_bytes, weight_count
 from tests.helpers.models import FAMILIES
 
 SIZES = {
