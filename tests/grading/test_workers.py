@@ -102,7 +102,7 @@ def test_a_worker_whose_job_sleeps_ends_when_its_parent_is_killed():
     """The job, which knows its parent, sends the signal. stderr is closed when both have ended."""
     kill_and_sleep = "os.kill(os.getppid(), 9); time.sleep(999)"
     program = f"""
-from grading.workers import PrepareError, WorkerPool
+from grading.workers import WorkerPool
 pool = WorkerPool({worker_command("pass")}, 1, 60.0)
 pool.start()
 pool.run([{{"code": {kill_and_sleep!r}}}])
