@@ -159,9 +159,10 @@ def join(groups: list[Group]) -> list[Group]:
 
 
 class Uniform(Sampler):
-    """The baseline: every problem once, in random order. Most samplers extend it. A pass over the
-    data is a pass of drawn problems: they return in the next pass, which begins when fewer are left
-    than a draw needs. A prompt found too long is never drawn again."""
+    """The baseline: every problem once a pass, in random order. Most samplers extend it.
+
+    Problems that are drawn return in the next pass, which begins when fewer are left than a draw
+    needs. A prompt found too long is never drawn again."""
 
     UNSEEN, TAKEN, OVERLONG = range(3)
 
