@@ -27,7 +27,7 @@ import grpo
 from grpo import Group
 from plumbing import plugins
 from plumbing.data.problems import Problems
-from plumbing.errors import InputError
+from plumbing.errors import InputError, print_line
 
 if TYPE_CHECKING:
     from plumbing.config import Config
@@ -391,12 +391,18 @@ def find_sampler(spec: str) -> type[Sampler]:
 
 def check_enough(context: Context) -> None:
     """Raise InputError if fewer problems fit --max_prompt_tokens than a step draws: P, or with a
-    pool of fixed K P · K. Encodes no more prompts than it must."""
+    pool of fixed K P · K. Warn if these are most of the problems. Encodes no more prompts than it
+    must."""
     config = context.config
     K = 1
     if issubclass(find_sampler(config.sampler), Pooled) and config.candidates != "auto":
         K = config.candidates
     needed = config.prompts_per_step * K
+    if K > 1 and needed > len(context.problems) / 2:  # docs/log.md, 2026-11-29
+        print_line(
+            f"warning: a step chooses from {needed:,} of {len(context.problems):,} problems, so it "
+            "takes the same ones again and again: lower --candidates"
+        )
     fitting = 0
     for index in range(len(context.problems)):
         fitting += context.fits(index)

@@ -196,6 +196,14 @@ def test_fewer_problems_than_a_step_draws_are_rejected_with_both_numbers(name, c
         check_enough(context)
 
 
+@pytest.mark.parametrize(("n_problems", "warns"), [(15, True), (16, False)])
+def test_a_step_that_chooses_from_most_problems_is_warned_of(n_problems, warns, capsys):
+    """Of 2 prompts with 4 candidates each."""
+    sampler = build(Goldilocks, Numbers(n_problems), candidates=4)
+    check_enough(sampler.context)
+    assert (f"chooses from 8 of {n_problems} problems" in capsys.readouterr().out) is warns
+
+
 TARGETS = {"population": 0.4, "none": 0.16, "mean": 0.4}  # of p̂ = 1/5; half of 4/5 for the mean
 
 
