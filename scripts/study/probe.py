@@ -102,7 +102,8 @@ def conclude(rows: pd.DataFrame, sampler: str, cost: float) -> str:
             f"A completion takes {cost:.1f} times uniform's seconds with {sampler}, which may cost "
             "the gain."
         )
-    return f"{sampler} was at least {least} times as fast as uniform."
+    models = " and ".join(rows.model.unique())
+    return f"On {models} {sampler} was at least {least} times as fast as uniform."
 
 
 def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
