@@ -1,9 +1,8 @@
 """Attention in which the completions of a group share the keys and values of their prompt.
 
 A micro-batch is one row of tokens without padding: each distinct prompt once, then the completions.
-All parts of a layer but attention treat a token alone. `attend_with_shared_prompts` lays the
-prompts and the completions out as two padded rectangles; a completion attends to its prompt and to
-itself.
+All parts of a layer but attention treat a token alone. `attend_with_shared_prompts` pads prompts and
+completions to two batches; a completion attends to its prompt and to itself.
 """
 
 from dataclasses import dataclass
@@ -14,29 +13,29 @@ from transformers import AttentionInterface
 
 
 @dataclass
-class Rectangle:
-    """Sequences of unlike lengths, end to end in a line, and padded on the right in a rectangle."""
+class Padding:
+    """The way from packed sequences, end to end, to a batch padded on the right, and back."""
 
     is_token: torch.Tensor  # (rows, width), not padding; on the CPU
-    place_N: torch.Tensor  # of each token of the line, in the flattened rectangle
+    place_N: torch.Tensor  # of each packed token, in the flattened batch
 
     @classmethod
-    def of(cls, sequences: list, device) -> "Rectangle":
+    def of(cls, sequences: list, device) -> "Padding":
         lengths = torch.tensor([len(sequence) for sequence in sequences])
         is_token = torch.arange(lengths.max()) < lengths[:, None]
         place_N = is_token.flatten().nonzero()[:, 0]
         return cls(is_token, place_N.to(device))
 
-    def pad(self, line_N_H_D: torch.Tensor) -> torch.Tensor:
+    def pad(self, packed_N_H_D: torch.Tensor) -> torch.Tensor:
         """Return (rows, H, width, D), zero at the padding."""
-        zeros = line_N_H_D.new_zeros(self.is_token.numel(), *line_N_H_D.shape[1:])
+        zeros = packed_N_H_D.new_zeros(self.is_token.numel(), *packed_N_H_D.shape[1:])
         # autograd keeps no rows of it, as it would for index_copy
-        padded = zeros.index_put((self.place_N,), line_N_H_D)
+        padded = zeros.index_put((self.place_N,), packed_N_H_D)
         return padded.unflatten(0, self.is_token.shape).transpose(1, 2)
 
-    def unpad(self, rectangle: torch.Tensor) -> torch.Tensor:
+    def unpad(self, batch: torch.Tensor) -> torch.Tensor:
         """Return (N, H, D) of a tensor (rows, H, width, D)."""
-        padded = rectangle.transpose(1, 2).flatten(0, 1)
+        padded = batch.transpose(1, 2).flatten(0, 1)
         return padded.index_select(0, self.place_N)
 
 
@@ -44,15 +43,15 @@ class Rectangle:
 class SharedPrompts:
     """The layout of a micro-batch: P prompts, and B completions that continue them."""
 
-    prompts: Rectangle
-    completions: Rectangle
+    prompts: Padding
+    completions: Padding
     prompt_B: torch.Tensor  # the prompt of each completion
     visible_B_1_T_S: torch.Tensor  # whether completion token T sees key S: a prompt's, then its own
 
     @classmethod
     def of(cls, prompts_P: list, ids_B: list, prompt_B: list[int], device) -> "SharedPrompts":
-        prompts = Rectangle.of(prompts_P, device)
-        completions = Rectangle.of(ids_B, device)
+        prompts = Padding.of(prompts_P, device)
+        completions = Padding.of(ids_B, device)
         B, T = completions.is_token.shape
         in_prompt_B_1_S = prompts.is_token[prompt_B][:, None]
         in_prompt_B_T_S = in_prompt_B_1_S.expand(B, T, -1)
@@ -66,11 +65,11 @@ class SharedPrompts:
             visible_B_1_T_S=visible_B_T_S[:, None].to(device),
         )
 
-    def split(self, line_1_H_N_D: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the rectangles of prompts (P, H, T, D) and of completions (B, H, T, D)."""
-        line_N_H_D = line_1_H_N_D[0].transpose(0, 1)
+    def split(self, packed_1_H_N_D: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the padded prompts (P, H, T, D) and completions (B, H, T, D)."""
+        packed_N_H_D = packed_1_H_N_D[0].transpose(0, 1)
         n = len(self.prompts.place_N)
-        return self.prompts.pad(line_N_H_D[:n]), self.completions.pad(line_N_H_D[n:])
+        return self.prompts.pad(packed_N_H_D[:n]), self.completions.pad(packed_N_H_D[n:])
 
 
 def attend_with_shared_prompts(
@@ -98,10 +97,10 @@ def attend_with_shared_prompts(
     of_completions = scaled_dot_product_attention(
         query, key, value, shared.visible_B_1_T_S, scale=scaling
     )
-    line_N_H_D = torch.cat(
+    packed_N_H_D = torch.cat(
         [shared.prompts.unpad(of_prompts), shared.completions.unpad(of_completions)]
     )
-    return line_N_H_D[None], None  # no attention weights
+    return packed_N_H_D[None], None  # no attention weights
 
 
 # transformers builds no mask for an implementation without a mask function.
