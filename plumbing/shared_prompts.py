@@ -1,8 +1,8 @@
 """Attention in which the completions of a group share the keys and values of their prompt.
 
 A micro-batch is one row of tokens without padding: each distinct prompt once, then the completions.
-All parts of a layer but attention treat a token alone. `attend_with_shared_prompts` pads prompts and
-completions to two batches; a completion attends to its prompt and to itself.
+All parts of a layer but attention treat a token alone. `attend_with_shared_prompts` pads prompts
+and completions to two batches; a completion attends to its prompt and to itself.
 """
 
 from dataclasses import dataclass
