@@ -455,6 +455,7 @@ def train(
     history = History(logged_groups(run.path, start), problems, config.column)
     student.generator.refresh(student.policy)
     console = Console(run, start, problems, val_problems, student.generator.ends)
+    log = partial(log_groups, run)
     shutdown.stop_at_signals(layout)
 
     def report(text: str) -> None:
@@ -465,7 +466,6 @@ def train(
 
     for step in range(start, config.steps + 1):
         if step > start:
-            log = partial(log_groups, run)
             row = train_step(step, student, selection.sampler, problems, log, history)
             run.log("metrics", [row])
             console.update(row)

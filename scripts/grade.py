@@ -5,20 +5,19 @@ r"""Grade one completion, and show what the guards of equality.py see in it.
 The status is verify.py's. The difference is the first that a guard would find.
 """
 
-import argparse
-
 from grading.difference import difference
 from grading.spelling import canonicalize
 from plumbing.errors import print_line
+from scripts.command import exit_on_error, make_parser
 from verify import Verifier, read_answers
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("completion", help=r"text with \boxed{...}")
     parser.add_argument("gold", help="reference answer")
     args = parser.parse_args(argv)
-    with Verifier(workers=1) as verifier:
+    with exit_on_error("grade"), Verifier(workers=1) as verifier:
         [verdict] = verifier.grade([args.completion], [args.gold])
     print_line(f"{verdict.status}, reward {verdict.reward:g}")
     print_line(f"reference answer: {canonicalize(args.gold)}")

@@ -12,7 +12,7 @@ SLOWER = "each token then takes the launches of all kernels, 20-30 ms for 28 lay
 
 
 class GraphCapture:
-    """GraphCapture of a model's decoding steps as CUDA graphs, in one memory pool.
+    """Capture of a model's decoding steps as CUDA graphs, in one memory pool.
 
     Memory may suffice for the next capture where it did not for this one. Another error, as of
     rotary embeddings that compute on the host, would come back."""
