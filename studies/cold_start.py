@@ -15,6 +15,11 @@ are made from the library's metadata; prompts are those of `train.py --preset re
 
 trains a model of 3 M parameters from nothing, on problems of its own. Its vocabulary is a byte-pair
 encoding of them; each digit is a token.
+
+    python -m studies.cold_start MODEL --rows FILE.jsonl --prompt_footer Solution: --out models/mine
+
+shows rows of your own: `problem`, and `solution`, a worked answer that ends with its box. Train
+with the same --prompt_header and --prompt_footer.
 """
 
 import itertools
@@ -35,14 +40,13 @@ from plumbing.batches import collate
 from plumbing.command_line import count, fraction, non_negative
 from plumbing.config import Config
 from plumbing.distributed.layout import device_type
-from plumbing.errors import InputError
+from plumbing.errors import InputError, print_line
 from plumbing.files import read_lines
 from rollout import Generator, Policy, PromptEncoder
 from scripts import reasoning_tasks
 from scripts.command import exit_on_error, make_parser
 from studies.supervised import descend, make_olmo2
 
-CONFIG = Config(prompt_header="", prompt_footer="Answer:")  # of the prompts
 NEW = "new"  # in the place of a model: make one
 SIZES = {
     "hidden_size": 192,
@@ -151,6 +155,9 @@ def word_sequence_reversal(info: dict) -> str:
 
 
 Demonstration = tuple[str, str]  # problem, completion
+NO_BOX = (
+    r"of {total} solutions {boxless} have no \boxed{{}}: the default reward gives such answers 0"
+)
 STEPS = {
     steps.__name__: steps
     for steps in (
@@ -182,10 +189,29 @@ def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[
     return shown
 
 
-def fit(policy: Policy, shown: list[Demonstration], tokenizer, args: Namespace, rng) -> None:
+def read_demonstrations(path: Path) -> list[Demonstration]:
+    """Return (problem, completion) of each row of a file, from its `problem` and its `solution`.
+    Raises InputError if there is none, or a row lacks one of the two."""
+    shown = []
+    for number, row in enumerate(read_lines(path), 1):
+        for name in ("problem", "solution"):
+            if not isinstance(row.get(name), str):
+                raise InputError(f"{path}, row {number}: has no text `{name}`")
+        shown.append((row["problem"], f" {row['solution'].strip()}"))
+    if not shown:
+        raise InputError(f"{path}: no such file, or no row in it")
+    boxless = sum(r"\boxed{" not in solution for _, solution in shown)
+    if boxless:
+        print_line(NO_BOX.format(total=len(shown), boxless=boxless))
+    return shown
+
+
+def fit(
+    policy: Policy, shown: list[Demonstration], config: Config, tokenizer, args: Namespace, rng
+) -> None:
     """Minimise -log p of the completions' tokens and the end token; each demonstration is used once
-    before any is used again. shown: (problem, completion) of each."""
-    encode = PromptEncoder(CONFIG, tokenizer)
+    before any is used again. shown: (problem, completion) of each. config: of the prompts."""
+    encode = PromptEncoder(config, tokenizer)
     rows = []
     for problem, text in shown:
         ids = [*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
@@ -218,37 +244,46 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
 
 
-def make_model(shown: list[Demonstration], folder: str, seed: int) -> None:
+def make_model(shown: list[Demonstration], config: Config, folder: str, seed: int) -> None:
     """Write an untrained model, whose tokenizer is made from the demonstrations."""
-    texts = [f"{problem}\n\n{CONFIG.prompt_footer}{text}" for problem, text in shown]
+    texts = [f"{problem}\n\n{config.prompt_footer}{text}" for problem, text in shown]
     tokenizer = make_tokenizer(texts)
     tokenizer.save_pretrained(folder)
     make_olmo2(tokenizer, seed, **SIZES).save_pretrained(folder)
+
+
+def choose_demonstrations(args: Namespace, rng: random.Random) -> list[Demonstration]:
+    """Return the demonstrations that the command names: rows of one's own; for a new model,
+    problems that are generated; otherwise easy rows of the training file. Raises InputError."""
+    if args.rows:
+        return read_demonstrations(args.rows)
+    if args.model == NEW:
+        rows = reasoning_tasks.rows(DATA_SEED, PER_LEVEL, EASY)
+        chosen = [row for row in rows if row["expected_answer"]]
+    else:
+        rows = [row for row in read_lines(DATA) if row["level"] <= EASY]
+        if not rows:
+            raise InputError(f"no {DATA}: run scripts.prepare_data --source reasoning-gym")
+        chosen = rng.sample(rows, min(args.demonstrations, len(rows)))
+    return demonstrations(chosen, args.direct, rng)
 
 
 def run(args: Namespace) -> None:
     """Run the command. Raises ValueError or OSError."""
     args.out.mkdir(parents=True, exist_ok=True)  # before the work
     rng = random.Random(args.seed)
+    config = Config(prompt_header=args.prompt_header, prompt_footer=args.prompt_footer)
+    shown = choose_demonstrations(args, rng)
     with tempfile.TemporaryDirectory() as untrained:
         name = args.model
         if name == NEW:
             name = untrained
-            rows = reasoning_tasks.rows(DATA_SEED, PER_LEVEL, EASY)
-            answerable = [row for row in rows if row["expected_answer"]]
-            shown = demonstrations(answerable, args.direct, rng)
-            make_model(shown, untrained, args.seed)
-        else:
-            rows = [row for row in read_lines(DATA) if row["level"] <= EASY]
-            if not rows:
-                raise InputError(f"no {DATA}: run scripts.prepare_data --source reasoning-gym")
-            chosen = rng.sample(rows, min(args.demonstrations, len(rows)))
-            shown = demonstrations(chosen, args.direct, rng)
-        device = torch.device(device_type(CONFIG.device))
+            make_model(shown, config, untrained, args.seed)
+        device = torch.device(device_type(config.device))
         tokenizer = AutoTokenizer.from_pretrained(name)
         policy = Policy.load(name, device)
         policy.lm.set_attn_implementation("shared_prompts")  # flash-attn has no float32
-        fit(policy, shown, tokenizer, args, rng)
+        fit(policy, shown, config, tokenizer, args, rng)
         generator = Generator.load(name, device, tokenizer)
         generator.refresh(policy)
         generator.export(args.out)
@@ -258,11 +293,14 @@ def main(argv=None) -> None:
     parser = make_parser(__doc__, out="models/cold")
     add = parser.add_argument
     add("model", help="hub id or Hugging Face directory, or `new`")
+    add("--rows", type=Path, help="rows of your own to show: problem, solution")
     add("--demonstrations", type=count, default=960, help="rows of easy levels (%(default)s)")
     add("--steps", type=count, default=100, help="(%(default)s)")
     add("--batch", type=count, default=12, help="demonstrations a step (%(default)s)")
     add("--learning_rate", type=non_negative, default=1e-4, help="(%(default)s)")
     add("--direct", type=fraction, default=0.0, help="share without steps (%(default)s)")
+    add("--prompt_header", default="", help="as in train.py (%(default)r)")
+    add("--prompt_footer", default="Answer:", help="as in train.py (%(default)r)")
     add("--seed", type=int, default=0, help="of the demonstrations and their order (%(default)s)")
     with exit_on_error("cold_start"):
         run(parser.parse_args(argv))

@@ -1,9 +1,13 @@
-r"""Make the letters task: puzzles in three families and a tiny base model, in about six minutes.
+r"""Make the letters task: puzzles in three families, and a tiny untrained model that spells them.
 
     python -m studies.useful.letters --out data/letters
+    python -m studies.cold_start data/letters/untrained --rows data/letters/shown.jsonl \
+        --prompt_footer Solution: --steps 1500 --batch 96 --learning_rate 2e-3 \
+        --out data/letters/model
 
-writes train.jsonl (24,000 rows), val.jsonl (400) and model/, of the demo's shape. Columns of a row
-are its `family` and its `size`, which tells how hard it is:
+The first command writes train.jsonl (24,000 rows), val.jsonl (400), shown.jsonl (60,000
+demonstrations) and untrained/, of the demo's shape. The second makes the base model, in about six
+minutes. Columns of a row are its `family` and its `size`, which tells how hard it is:
 
     reverse  Reverse: kexq            \boxed{qxek}         2 to 12 letters
     sort     Sort: k e x              \boxed{ekx}          2 to 12 letters
@@ -19,12 +23,11 @@ now and then guessed, and its accuracy does not rise.
 
 import random
 from collections.abc import Callable, Iterator
-
-import torch
+from itertools import islice
 
 from plumbing.files import write_lines
 from scripts.command import exit_on_error, make_parser
-from studies.supervised import completion_loss, descend, make_olmo2, make_tokenizer_of
+from studies.supervised import make_olmo2, make_tokenizer_of
 from studies.toy_task import FOOTER, SIZES
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -32,10 +35,6 @@ SIZES_OF = {"reverse": range(2, 13), "sort": range(2, 13), "mod": range(1, 7)}
 TRAIN = 24_000  # problems
 VALIDATION = 400
 DEMONSTRATIONS = 60_000
-BATCH_SIZE = 96
-STEPS = 1500
-ADAMW = {"lr": 2e-3, "weight_decay": 0.01}
-WARMUP = 100
 
 
 def make_puzzle(family: str, size: int, rng: random.Random) -> tuple[str, str, str]:
@@ -114,39 +113,29 @@ def distinct(weight, count: int, seed: int, excluded: set[str]) -> list[dict]:
     return list(rows.values())
 
 
-def demonstrations(count: int) -> list[str]:
-    """Return prompts with right solutions and <eos>."""
+def demonstrations(count: int) -> list[dict]:
+    """Return rows with the fields problem and solution, a right one."""
     drawn = draw(shown_weight, seed=2)
-    texts = []
-    for _ in range(count):
-        row, steps = next(drawn)
-        solution = f"{steps} " if steps else ""
-        answer = rf"{solution}\boxed{{{row['expected_answer']}}}<eos>"
-        texts.append(f"{row['problem']}\n\n{FOOTER} {answer}")
-    return texts
+    rows = []
+    for row, steps in islice(drawn, count):
+        answer = rf"\boxed{{{row['expected_answer']}}}"
+        solution = f"{steps} {answer}" if steps else answer
+        rows.append({"problem": row["problem"], "solution": solution})
+    return rows
 
 
 def main():
     """Write the folder."""
     out = make_parser(__doc__, out="data/letters").parse_args().out
     with exit_on_error("letters"):
-        torch.set_num_threads(1)  # sums in one order, whatever the machine's cores
         training, validation = make_problems()
         write_lines(out / "train.jsonl", training)
         write_lines(out / "val.jsonl", validation)
+        write_lines(out / "shown.jsonl", demonstrations(DEMONSTRATIONS))
         pieces = ["Reverse:", "Sort:", "Mod 100:", FOOTER, "\n\n", r"\boxed{", "}", *" +-*"]
         tokenizer = make_tokenizer_of([*pieces, *"0123456789", *LETTERS])
-        model = make_olmo2(tokenizer, seed=0, **SIZES)
-        texts = demonstrations(DEMONSTRATIONS)
-        rng = random.Random(0)
-
-        def loss() -> torch.Tensor:
-            shown = rng.choices(texts, k=BATCH_SIZE)
-            return completion_loss(model, tokenizer, shown, FOOTER)
-
-        descend(model, loss, STEPS, WARMUP, **ADAMW)
-        model.save_pretrained(out / "model")
-        tokenizer.save_pretrained(out / "model")
+        tokenizer.save_pretrained(out / "untrained")
+        make_olmo2(tokenizer, seed=0, **SIZES).save_pretrained(out / "untrained")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from argparse import Namespace
 import pytest
 import torch
 from sympy import sympify
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig, pipeline
 
-from plumbing.config import DEMO
+from plumbing.config import DEMO, Config
 from plumbing.files import write_lines
 from rollout import Policy
 from scripts import reasoning_tasks
@@ -60,7 +60,8 @@ def test_the_loss_is_the_mean_over_completions_and_their_end_token(monkeypatch):
     losses = []
     monkeypatch.setattr(cold_start, "descend", lambda _, f, *__, **___: losses.append(f().item()))
     settings = Namespace(steps=1, batch=1, learning_rate=0.1)
-    cold_start.fit(policy, SHOWN, tokenizer, settings, random.Random(0))
+    config = Config(prompt_header="", prompt_footer="Answer:")
+    cold_start.fit(policy, SHOWN, config, tokenizer, settings, random.Random(0))
     prompt, text = tokenizer([f"{ROW['problem']}\n\nAnswer:", SHOWN[0][1]]).input_ids
     completion = [*text, tokenizer.eos_token_id]
     labels = torch.tensor([[-100] * len(prompt) + completion])
@@ -90,3 +91,43 @@ def test_a_new_models_tokens_have_one_digit_at_most_and_give_the_text_back():
     ids = tokenizer("1234 = 46").input_ids
     assert tokenizer.decode(ids) == "1234 = 46"
     assert all(sum(map(str.isdigit, tokenizer.decode([each]))) <= 1 for each in ids)
+
+
+def test_a_new_model_learns_rows_of_ones_own(tmp_path, capsys):
+    """The model's greedy answer to a prompt that it was shown."""
+    rows = [
+        {"problem": "Reverse: kex", "solution": r"\boxed{xek}"},
+        {"problem": "Hi", "solution": ""},
+    ]
+    write_lines(tmp_path / "shown.jsonl", rows)
+    flags = [
+        "--prompt_footer",
+        "Solution:",
+        "--steps",
+        "30",
+        "--batch",
+        "2",
+        "--learning_rate",
+        "2e-3",
+    ]
+    cold_start.main(
+        ["new", "--rows", str(tmp_path / "shown.jsonl"), "--out", str(tmp_path), *flags]
+    )
+    assert "of 2 solutions 1 have no" in capsys.readouterr().out
+    solve = pipeline("text-generation", str(tmp_path))
+    [answer] = solve("Reverse: kex\n\nSolution:", max_new_tokens=20, return_full_text=False)
+    assert answer["generated_text"] == r" \boxed{xek}"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "no such file, or no row in it"),
+        ([{"problem": "2 + 3 =", "expected_answer": "5"}], "row 1: has no text `solution`"),
+    ],
+)
+def test_demonstrations_without_text_are_rejected(rows, message, tmp_path, capsys):
+    write_lines(tmp_path / "shown.jsonl", rows)
+    with pytest.raises(SystemExit):
+        cold_start.main(["new", "--rows", str(tmp_path / "shown.jsonl"), "--out", str(tmp_path)])
+    assert message in capsys.readouterr().err

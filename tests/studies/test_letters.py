@@ -43,14 +43,27 @@ def test_problems_are_distinct_and_those_to_validate_on_are_not_trained_on():
 
 
 def test_a_folder_has_a_model_whose_tokens_spell_its_problems(monkeypatch, tmp_path):
-    for name, value in (("STEPS", 1), ("DEMONSTRATIONS", 20), ("TRAIN", 50), ("VALIDATION", 5)):
+    for name, value in (("DEMONSTRATIONS", 20), ("TRAIN", 50), ("VALIDATION", 5)):
         monkeypatch.setattr(letters, name, value)
     monkeypatch.setattr("sys.argv", ["letters", "--out", str(tmp_path)])
     letters.main()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "untrained")
     for row in read_lines(tmp_path / "train.jsonl"):
         text = f"{row['problem']}\n\n{letters.FOOTER} \\boxed{{{row['expected_answer']}}}"
         ids = tokenizer(text).input_ids
         assert tokenizer.decode(ids) == text
         assert tokenizer.unk_token_id not in ids
-    Policy.load(str(tmp_path / "model"), torch.device("cpu"))
+    Policy.load(str(tmp_path / "untrained"), torch.device("cpu"))
+
+
+def test_demonstrations_end_with_the_answer_in_a_box():
+    for row in letters.demonstrations(100):
+        *steps, box = row["solution"].split(" ")
+        answer = box.removeprefix("\\boxed{").removesuffix("}")
+        name, _, text = row["problem"].partition(": ")
+        if name == "Mod 100":
+            assert steps[-1] == answer
+            assert len(steps) == len(text.split()) // 2
+        else:
+            assert steps == []
+            assert sorted(answer) == sorted(text.replace(" ", ""))
