@@ -2,11 +2,11 @@ r"""Make the letters task: puzzles in three families, and a tiny untrained model
 
     python -m studies.useful.letters --out data/letters
     python -m studies.cold_start data/letters/untrained --rows data/letters/shown.jsonl \
-        --prompt_footer Solution: --steps 1500 --batch 96 --learning_rate 2e-3 \
+        --prompt_footer Solution: --steps 900 --batch 96 --learning_rate 2e-3 \
         --out data/letters/model
 
 The first command writes train.jsonl (24,000 rows), val.jsonl (400), shown.jsonl (60,000
-demonstrations) and untrained/, of the demo's shape. The second makes the base model, in about six
+demonstrations) and untrained/, of the demo's shape. The second makes the base model, in about three
 minutes. Columns of a row are its `family` and its `size`, which tells how hard it is:
 
     reverse  Reverse: kexq            \boxed{qxek}         2 to 12 letters
@@ -14,7 +14,7 @@ minutes. Columns of a row are its `family` and its `size`, which tells how hard 
     mod      Mod 100: 12 + 90 * 07    02 14 \boxed{14}     1 to 6 operations, from left to right
 
 The words of `reverse` do not tell its size; those of `sort` do. The base model has seen mostly
-small sizes, so that uniform sampling finds about 5% of groups live; it answers about 18% of the
+small sizes, so that uniform sampling finds about 5% of groups live; it answers about 20% of the
 validation problems. `mod` is a trap: in GRPO many of its groups are live, because its answers are
 now and then guessed, and its accuracy does not rise.
 
