@@ -48,7 +48,7 @@ from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.errors import InputError
 from plumbing.files import write_lines
-from plumbing.plugins import sampler_settings
+from plumbing.plugins import construct, sampler_settings
 from sampler import (
     Context,
     Sampler,
@@ -239,7 +239,7 @@ def simulate(config: Config, settings: Simulation) -> Iterator[dict]:
         context = Context(problems, config, fits=lambda index: True)
         if cls.uses_teacher:
             context.teacher = teacher
-        sampler = cls(context, **sampler_settings(cls, config.sampler_args))
+        sampler = construct(cls, context, config.sampler, config.sampler_args)
         if cls.uses_teacher:  # as in train.py, in one process
             teacher.aim_at(getattr(sampler, "target", utility_target))
             server = TeacherServer(sampler, config.teacher_lag)
