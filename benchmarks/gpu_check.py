@@ -17,7 +17,7 @@ import torch
 
 from plumbing.config import ROOT
 from plumbing.errors import print_error
-from scripts.command import make_parser
+from scripts.command import exit_on_error, make_parser
 
 STEP = "-m benchmarks.step --random_weights --warmup 1 --repeats 3"
 TRAIN = "-m torch.distributed.run --standalone --nproc_per_node 2 train.py --preset demo"
@@ -37,7 +37,8 @@ COMMANDS = (  # of python; {runs}: a temporary directory
 
 def main(argv=None) -> int:
     """Run the commands. Returns the exit status."""
-    make_parser(__doc__).parse_args(argv)
+    with exit_on_error("gpu_check"):
+        make_parser(__doc__).parse_args(argv)
     if not torch.cuda.is_available():  # the tests would be skipped, and a step take hours
         print_error("no CUDA device")
         return 2

@@ -230,11 +230,11 @@ def measure(config: train.Config, args: Namespace) -> None:
 def main(argv=None) -> None:
     parser = Parser(__doc__, epilog="Other flags are train.py's.")
     add = parser.add_argument
-    add("--random_weights", action="store_true", default=False, help="download nothing")
+    add("--random_weights", action="store_true", help="download nothing")
     add("--repeats", type=count, default=10, help="steps measured [10]")
     add("--warmup", type=non_negative_int, default=2, help="steps before these [2]")
-    add("--dead", type=fraction, default=None, help="share of dead groups, scripted [see above]")
-    add("--trl", type=count, default=None, metavar="BATCH", help="also measure TRL")
+    add("--dead", type=fraction, help="share of dead groups, scripted [see above]")
+    add("--trl", type=count, metavar="BATCH", help="also measure TRL")
     with (
         borrowed_process(),
         exit_on_error("step"),

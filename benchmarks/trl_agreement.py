@@ -171,12 +171,12 @@ def comparisons(layout: Layout, groups: list[Group]) -> Iterator[tuple]:
 
 def main() -> int:
     """Print the table. Returns the exit status."""
-    make_parser(__doc__).parse_args()
     # TRL calls rollout_func experimental, and transformers has renamed settings.
     warnings.filterwarnings("ignore")
     begin_process()
     torch.set_num_threads(1)
     with exit_on_error("trl_agreement"):
+        make_parser(__doc__).parse_args()
         print(f"TRL {version('trl')}; {provenance()}")
     layout = train.build_layout(CONFIG)
     layout.connect(CONFIG.timeout_minutes)

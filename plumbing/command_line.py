@@ -47,7 +47,6 @@ class Parser(argparse.ArgumentParser):
             description=doc,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
-            argument_default=argparse.SUPPRESS,
             **kwargs,
         )
 
@@ -56,12 +55,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_fields(parser: argparse.ArgumentParser, config: type, names=None, shown=None) -> None:
-    """Add one flag for each field of the dataclass, or for those named. shown: values by field that
-    --help prints in place of the defaults."""
+    """Add one flag for each field of the dataclass, or for those named. A field whose flag is not
+    given has no attribute in the result. shown: values by field that --help prints in place of the
+    defaults."""
     for f in fields(config):
         if names is not None and f.name not in names:
             continue
-        argument = dict(f.metadata)
+        argument = {"default": argparse.SUPPRESS, **f.metadata}
         value = (shown or {}).get(f.name, f.default)
         if 0 < len(str(value)) <= 60:
             argument["help"] += f" [{value}]"

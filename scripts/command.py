@@ -1,28 +1,23 @@
 """What the commands of this repository share: a parser, and errors as one line."""
 
-import argparse
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from plumbing.errors import InputError, RunError, discard, escape_output, print_error
+from plumbing.command_line import Parser
+from plumbing.errors import InputError, RunError, discard, print_error
 from plumbing.plugins import place_of
 
 
-def make_parser(doc: str | None, runs: bool = False, out: str = "") -> argparse.ArgumentParser:
-    """A command line whose --help is the docstring. It takes run directories if `runs`, and --out
-    with this default."""
-    escape_output()  # also that of --help
-    command_line = argparse.ArgumentParser(
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = command_line.add_argument
+def make_parser(doc: str | None, runs: bool = False, out: str = "") -> Parser:
+    """A command line that takes run directories if `runs`, and --out with this default."""
+    parser = Parser(doc)
+    add = parser.add_argument
     if runs:
         add("runs", nargs="+", metavar="RUN", type=Path, help="run directories")
     if out:
         add("--out", type=Path, default=out, help="where to write (%(default)s)")
-    return command_line
+    return parser
 
 
 @contextmanager

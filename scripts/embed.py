@@ -62,9 +62,9 @@ def main(argv=None) -> None:
     add("model", help="hub id or directory")
     add("--data", required=True, help="JSONL or Parquet")
     add("--max_prompt_tokens", type=count, default=Config.max_prompt_tokens, help="(%(default)s)")
-    args = parser.parse_args(argv)
     begin_process()
     with exit_on_error("embed", SafetensorError):
+        args = parser.parse_args(argv)
         check_teacher(args.model, args.max_prompt_tokens)
         problems = Problems(args.data)
         texts = [problems.question(i) for i in range(len(problems))]

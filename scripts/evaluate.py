@@ -12,7 +12,7 @@ values of one or two columns of the data.
 """
 
 import math
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,7 +97,12 @@ def arguments(argv) -> Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("model", help="hub id, Hugging Face directory, or run directory")
-    add("--data", dest="val_data", help="JSONL or Parquet [validation file of run or preset]")
+    add(
+        "--data",
+        dest="val_data",
+        default=SUPPRESS,
+        help="JSONL or Parquet [validation file of run or preset]",
+    )
     add("--temperature", type=non_negative, default=0.0, help="0 is greedy [0]")
     add(
         "--k",
@@ -107,7 +112,7 @@ def arguments(argv) -> Namespace:
         help="pass@k for each of these, from as many samples as the largest [1]",
     )
     add("--by", default="", help="print means by one or two columns of the data: task,level")
-    add("--out", type=Path, default=None, help="write the verdicts there")
+    add("--out", type=Path, help="write the verdicts there")
     add_fields(parser, train.Config, SETTINGS)
     return parser.parse_args(argv)
 

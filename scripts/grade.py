@@ -16,9 +16,10 @@ def main(argv: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("completion", help=r"text with \boxed{...}")
     parser.add_argument("gold", help="reference answer")
-    args = parser.parse_args(argv)
-    with exit_on_error("grade"), Verifier(workers=1) as verifier:
-        [verdict] = verifier.grade([args.completion], [args.gold])
+    with exit_on_error("grade"):
+        args = parser.parse_args(argv)
+        with Verifier(workers=1) as verifier:
+            [verdict] = verifier.grade([args.completion], [args.gold])
     print_line(f"{verdict.status}, reward {verdict.reward:g}")
     print_line(f"reference answer: {canonicalize(args.gold)}")
     for answer in read_answers(args.completion)[:1]:

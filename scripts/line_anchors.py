@@ -50,8 +50,8 @@ def anchored(text: str, root: Path = ROOT) -> str:
 
 
 def main(argv=None) -> None:
-    make_parser(__doc__).parse_args(argv)
     with exit_on_error("line_anchors"):
+        make_parser(__doc__).parse_args(argv)
         write_atomic(PAGE, anchored(PAGE.read_text("utf-8")))
         print(PAGE)
 

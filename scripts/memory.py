@@ -224,7 +224,7 @@ def main(argv=None) -> None:
     """Print a table of the run with these flags, or tables of the presets in SHAPES."""
     parser = Parser(__doc__, epilog="Other flags are train.py's.")
     add = parser.add_argument
-    add("--ranks", type=count, nargs="+", default=None, help="of the job [1; of presets 8 1]")
+    add("--ranks", type=count, nargs="+", help="of the job [1; of presets 8 1]")
     add("--card", type=float, nargs="+", default=CARDS, help="GiB of a GPU")
     begin_process()
     with exit_on_error("memory"):

@@ -107,9 +107,9 @@ def main(argv=None) -> None:
     add("run", metavar="RUN", type=Path, help="a run directory")
     add("--to", required=True, choices=TRACKERS, help="the tracker")
     add("--follow", action="store_true", help="continue until the run is finished")
-    args = parser.parse_args(argv)
-    run_dir = args.run.resolve()  # "runs/latest" is named as what it points to
     with suppress(KeyboardInterrupt), exit_on_error("mirror"):
+        args = parser.parse_args(argv)
+        run_dir = args.run.resolve()  # "runs/latest" is named as what it points to
         steps = mirror(run_dir, args.to, args.out, args.follow)
         print(f"{steps} steps copied")
 

@@ -19,8 +19,8 @@ def main(argv=None) -> None:
     parser.add_argument(
         "--x", choices=AMOUNTS, default="steps", help="horizontal axis (%(default)s)"
     )
-    args = parser.parse_args(argv)
     with exit_on_error("plot"):
+        args = parser.parse_args(argv)
         methods = load_methods(args.runs)
         figure = figures.draw(methods, args.x)
         args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -167,9 +167,9 @@ def main(argv=None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
     parser.add_argument("--step", type=count, required=True, help="the step to train again")
-    args = parser.parse_args(argv)
     begin_process()
     with exit_on_error("replay"):
+        args = parser.parse_args(argv)
         config, layout = load(args.run)
         with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
 

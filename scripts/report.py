@@ -93,8 +93,8 @@ def compare(methods: dict[str, list[Run]]) -> Report:
 
 def main(argv=None) -> None:
     parser = make_parser(__doc__, runs=True, out="figures/report.html")
-    args = parser.parse_args(argv)
     with exit_on_error("report"):
+        args = parser.parse_args(argv)
         methods = load_methods(args.runs)
         report = compare(methods)
         column = max((run.config["column"] for runs in methods.values() for run in runs), key=len)

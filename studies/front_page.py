@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from plumbing.config import ROOT
-from scripts.command import make_parser
+from scripts.command import exit_on_error, make_parser
 from scripts.study import figures, scores
 from scripts.study.plan import Plan
 
@@ -179,11 +179,12 @@ def draw_demo(rows: pd.DataFrame) -> Figure:
 
 
 def main(argv=None) -> None:
-    make_parser(__doc__).parse_args(argv)
-    summary = summarize()
-    draw_gains(summary).savefig(ROOT / "docs/gains.png", dpi=150)
-    draw_demo(scores.read(DEMO)).savefig(ROOT / "docs/demo.png", dpi=150)
-    print(short_table(summary), long_table(summary), console(), sep="\n\n")
+    with exit_on_error("front_page"):
+        make_parser(__doc__).parse_args(argv)
+        summary = summarize()
+        draw_gains(summary).savefig(ROOT / "docs/gains.png", dpi=150)
+        draw_demo(scores.read(DEMO)).savefig(ROOT / "docs/demo.png", dpi=150)
+        print(short_table(summary), long_table(summary), console(), sep="\n\n")
 
 
 if __name__ == "__main__":

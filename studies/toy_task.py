@@ -191,8 +191,8 @@ def make(out: Path, named: bool = True) -> None:
 
 def main():
     """Make a folder."""
-    args = make_parser(__doc__, out="demo").parse_args()
     with exit_on_error("toy_task"):
+        args = make_parser(__doc__, out="demo").parse_args()
         make(args.out)
 
 

@@ -9,7 +9,7 @@ criterion is in docs/log.md, 2026-11-29.
 import numpy as np
 import pandas as pd
 
-from scripts.command import make_parser
+from scripts.command import exit_on_error, make_parser
 from scripts.study import scores
 
 BUDGET = 23_040  # completions of a run: 120 steps of 12 groups of 16
@@ -57,9 +57,11 @@ def main():
     """Print both tables."""
     parser = make_parser(__doc__)
     parser.add_argument("csv", nargs="+", help="tables of scores")
-    rows = pd.concat([scores.read(path) for path in parser.parse_args().csv], ignore_index=True)
-    for table in (quarters(rows), against_today(rows)):
-        print(table.to_string(index=False, float_format="{:.3f}".format), end="\n\n")
+    with exit_on_error("compare"):
+        parts = [scores.read(path) for path in parser.parse_args().csv]
+        rows = pd.concat(parts, ignore_index=True)
+        for table in (quarters(rows), against_today(rows)):
+            print(table.to_string(index=False, float_format="{:.3f}".format), end="\n\n")
 
 
 if __name__ == "__main__":

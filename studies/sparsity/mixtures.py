@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 
 from plumbing.files import read_lines, write_lines
-from scripts.command import make_parser
+from scripts.command import exit_on_error, make_parser
 from studies import toy_task
 from studies.toy_task import MASTERED, OUT, RATES, REACH
 
@@ -43,12 +43,13 @@ def write_mixture(base: Path, name: str, out: Path, named: bool = True) -> None:
 
 def main():
     """Write the files."""
-    out = make_parser(__doc__, out="data/sparsity").parse_args().out
-    for name in MIXTURES:
-        write_mixture(Path("demo"), name, out)
-    unnamed = out / "unnamed"
-    toy_task.make(unnamed, named=False)
-    write_mixture(unnamed, "98", unnamed, named=False)
+    with exit_on_error("mixtures"):
+        out = make_parser(__doc__, out="data/sparsity").parse_args().out
+        for name in MIXTURES:
+            write_mixture(Path("demo"), name, out)
+        unnamed = out / "unnamed"
+        toy_task.make(unnamed, named=False)
+        write_mixture(unnamed, "98", unnamed, named=False)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pandas as pd
 
 from plumbing.files import read_lines, write_lines
 from scripts import reasoning_tasks
-from scripts.command import make_parser
+from scripts.command import exit_on_error, make_parser
 from scripts.prepare_data import normalise
 
 BASE = Path("studies/real_model/base.csv")
@@ -41,21 +41,22 @@ def level(row: dict) -> str:
 
 def main():
     """Write the files."""
-    out = make_parser(__doc__, out="data/reasoning-sparse").parse_args().out
-    base = pd.read_csv(BASE)
-    unanswered = {*base["task,level"][base.p == 0]}
-    hard = unanswered - IN_REACH
-    held_out = {normalise(row["problem"]) for row in read_lines(DATA / "val.jsonl")}
-    within = [row for row in read_lines(DATA / "train.jsonl") if level(row) not in unanswered]
-    rows = reasoning_tasks.rows(seed=1, per_level=PER_LEVEL)
-    usable = [row for row in rows if level(row) in hard and row["expected_answer"]]
-    distinct = {normalise(row["problem"]): row for row in usable}
-    beyond = [distinct[text] for text in distinct if text not in held_out]
-    random.Random(0).shuffle(beyond)
-    for name, count in OUT_OF_REACH.items():
-        mixture = within[:WITHIN] + beyond[:count]
-        random.Random(0).shuffle(mixture)
-        write_lines(out / f"{name}.jsonl", mixture)
+    with exit_on_error("reasoning"):
+        out = make_parser(__doc__, out="data/reasoning-sparse").parse_args().out
+        base = pd.read_csv(BASE)
+        unanswered = {*base["task,level"][base.p == 0]}
+        hard = unanswered - IN_REACH
+        held_out = {normalise(row["problem"]) for row in read_lines(DATA / "val.jsonl")}
+        within = [row for row in read_lines(DATA / "train.jsonl") if level(row) not in unanswered]
+        rows = reasoning_tasks.rows(seed=1, per_level=PER_LEVEL)
+        usable = [row for row in rows if level(row) in hard and row["expected_answer"]]
+        distinct = {normalise(row["problem"]): row for row in usable}
+        beyond = [distinct[text] for text in distinct if text not in held_out]
+        random.Random(0).shuffle(beyond)
+        for name, count in OUT_OF_REACH.items():
+            mixture = within[:WITHIN] + beyond[:count]
+            random.Random(0).shuffle(mixture)
+            write_lines(out / f"{name}.jsonl", mixture)
 
 
 if __name__ == "__main__":

@@ -126,8 +126,8 @@ def demonstrations(count: int) -> list[dict]:
 
 def main():
     """Write the folder."""
-    out = make_parser(__doc__, out="data/letters").parse_args().out
     with exit_on_error("letters"):
+        out = make_parser(__doc__, out="data/letters").parse_args().out
         training, validation = make_problems()
         write_lines(out / "train.jsonl", training)
         write_lines(out / "val.jsonl", validation)

@@ -135,8 +135,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = make_parser(__doc__, out="runs/fault_injection")  # a new directory
     parser.add_argument("--kills", type=count, default=30, help="number of strikes [30]")
     parser.add_argument("--seed", type=non_negative_int, default=0, help="of moments [0]")
-    args = parser.parse_args(argv)
     with exit_on_error("fault_injection"):
+        args = parser.parse_args(argv)
         args.out.mkdir(parents=True)
         print("| run | target | moment | checkpoint cut short | result |\n|---|---|---|---|---|")
         rng = np.random.default_rng(args.seed)

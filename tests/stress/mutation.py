@@ -236,9 +236,9 @@ def fails(tree: Path, *tests: str) -> bool:
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--only", default="", help="only faults with this in name, file or test")
-    word = parser.parse_args().only
     survivors = 0
     with exit_on_error("mutation"), tempfile.TemporaryDirectory() as folder:
+        word = parser.parse_args().only
         tree = Path(folder)
         chosen = faults(word)
         if not chosen:
