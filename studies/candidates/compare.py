@@ -1,9 +1,10 @@
-"""Compare the three rules: live groups by quarter, and accuracy beside today's rule.
+"""Compare the three rules: live groups by quarter, and accuracy beside the old rule.
 
     python -m studies.candidates.compare runs/candidates_short/scores.csv
 
-It takes tables of scores, whose arms are called "SAMPLER, K=…, RULE"; several are put together. The
-criterion is in docs/log.md, 2026-11-29.
+Under the old one, "returning", unchosen candidates returned in the same pass (until 56f0dc2). The
+command takes tables of scores, whose arms are called "SAMPLER, K=…, RULE"; several are put
+together. The criterion is in docs/log.md, 2026-11-29.
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ from scripts.study import scores
 BUDGET = 23_040  # completions of a run: 120 steps of 12 groups of 16
 STEPS, PROMPTS = 120, 12
 AT = BUDGET * np.linspace(8, 12, 5) / 12  # where accuracy is read
-TODAY = "returning"
+OLD = "returning"
 
 
 def live_by_quarter(runs: pd.DataFrame) -> list[float]:
@@ -36,13 +37,13 @@ def quarters(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def against_today(rows: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate the difference of accuracy between each rule and today's, paired by seed, with
+def against_old(rows: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate the difference of accuracy between each rule and the old one, paired by seed, with
     Holm's p over the samplers and tasks of a rule."""
     table = []
     for (task, arm), runs in rows.groupby(["task", "arm"], sort=False):
         sampler, _, rule = arm.rpartition(", ")
-        base = rows[(rows.task == task) & (rows.arm == f"{sampler}, {TODAY}")]
+        base = rows[(rows.task == task) & (rows.arm == f"{sampler}, {OLD}")]
         paired = runs[runs.seed.isin(base.seed)]
         if rule not in ("passes", "replacement") or paired.empty:
             continue
@@ -60,7 +61,7 @@ def main():
     with exit_on_error("compare"):
         parts = [scores.read(path) for path in parser.parse_args().csv]
         rows = pd.concat(parts, ignore_index=True)
-        for table in (quarters(rows), against_today(rows)):
+        for table in (quarters(rows), against_old(rows)):
             print(table.to_string(index=False, float_format="{:.3f}".format), end="\n\n")
 
 
