@@ -139,7 +139,7 @@ def plan_of_flags(options: Options, words: list[str]) -> Plan:
         if text in arms and text != "uniform":
             raise InputError(f"--samplers: {text} is there twice")
         arms[text] = Arm(shlex.join(["--sampler", spec, *settings]))
-    if "--sampler" in words:
+    if any(word.partition("=")[0] == "--sampler" for word in words):
         raise InputError("--sampler: name arms by --samplers")
     c = train.parse([*words, "--sampler", "goldilocks"])
     steps = options.steps or c.steps

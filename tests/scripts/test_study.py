@@ -315,8 +315,9 @@ def test_flags_make_a_plan_with_arms_named_as_typed():
     assert [*made.arms] == ["uniform", *samplers]
     assert [made.config("", arm).epsilon for arm in samplers[:2]] == [0.2, 0]
     assert (made.seeds, made.budget) == ([3, 4], 48)
-    with rejected("--sampler: name arms by --samplers"):
-        study.parse_arguments(["--sampler", "sec"])
+    for flags in (["--sampler", "sec"], ["--sampler=sec"]):
+        with rejected("--sampler: name arms by --samplers"):
+            study.parse_arguments(flags)
     with rejected("--samplers: sec is there twice"):
         study.parse_arguments(["--samplers", "sec", "sec"])
 
