@@ -58,6 +58,7 @@ SIZES = {
 VOCABULARY = 1024
 DATA = Path("data/reasoning-gym/train.jsonl")
 EASY = 2  # levels that are shown
+DEMONSTRATIONS = 960  # by default, of the training file's easy rows
 PER_LEVEL = 4000  # problems generated for each easy level, for a new model
 # Of these. prepare_data has another seed, but an easy level has so few problems (two-digit sums)
 # that many are also in its validation data.
@@ -246,7 +247,11 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 def make_model(shown: list[Demonstration], config: Config, folder: str, seed: int) -> None:
     """Write an untrained model, whose tokenizer is made from the demonstrations."""
-    texts = [f"{problem}\n\n{config.prompt_footer}{text}" for problem, text in shown]
+    texts = []
+    for problem, text in shown:
+        parts = config.prompt_header, problem, config.prompt_footer
+        prompt = "\n\n".join(filter(None, parts))  # as rollout.PromptEncoder's
+        texts.append(prompt + text)
     tokenizer = make_tokenizer(texts)
     tokenizer.save_pretrained(folder)
     make_olmo2(tokenizer, seed, **SIZES).save_pretrained(folder)
@@ -255,6 +260,10 @@ def make_model(shown: list[Demonstration], config: Config, folder: str, seed: in
 def choose_demonstrations(args: Namespace, rng: random.Random) -> list[Demonstration]:
     """Return the demonstrations that the command names: rows of one's own; for a new model,
     problems that are generated; otherwise easy rows of the training file. Raises InputError."""
+    if args.rows and args.direct is not None:
+        raise InputError("--direct: the rows of --rows are shown as they are")
+    if args.demonstrations is not None and (args.rows or args.model == NEW):
+        raise InputError("--demonstrations: with --rows, or for a new model, all rows are shown")
     if args.rows:
         return read_demonstrations(args.rows)
     if args.model == NEW:
@@ -264,8 +273,9 @@ def choose_demonstrations(args: Namespace, rng: random.Random) -> list[Demonstra
         rows = [row for row in read_lines(DATA) if row["level"] <= EASY]
         if not rows:
             raise InputError(f"no {DATA}: run scripts.prepare_data --source reasoning-gym")
-        chosen = rng.sample(rows, min(args.demonstrations, len(rows)))
-    return demonstrations(chosen, args.direct, rng)
+        number = args.demonstrations or DEMONSTRATIONS
+        chosen = rng.sample(rows, min(number, len(rows)))
+    return demonstrations(chosen, args.direct or 0.0, rng)
 
 
 def run(args: Namespace) -> None:
@@ -294,11 +304,11 @@ def main(argv=None) -> None:
     add = parser.add_argument
     add("model", help="hub id or Hugging Face directory, or `new`")
     add("--rows", type=Path, help="rows of your own to show: problem, solution")
-    add("--demonstrations", type=count, default=960, help="rows of easy levels (%(default)s)")
+    add("--demonstrations", type=count, help=f"rows of easy levels ({DEMONSTRATIONS})")
     add("--steps", type=count, default=100, help="(%(default)s)")
     add("--batch", type=count, default=12, help="demonstrations a step (%(default)s)")
     add("--learning_rate", type=non_negative, default=1e-4, help="(%(default)s)")
-    add("--direct", type=fraction, default=0.0, help="share without steps (%(default)s)")
+    add("--direct", type=fraction, help="share without steps (0)")
     add("--prompt_header", default="", help="as in train.py (%(default)r)")
     add("--prompt_footer", default="Answer:", help="as in train.py (%(default)r)")
     add("--seed", type=int, default=0, help="of the demonstrations and their order (%(default)s)")

@@ -3,6 +3,7 @@
 import random
 import re
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -93,6 +94,14 @@ def test_a_new_models_tokens_have_one_digit_at_most_and_give_the_text_back():
     assert all(sum(map(str.isdigit, tokenizer.decode([each]))) <= 1 for each in ids)
 
 
+def test_a_new_models_tokenizer_is_trained_on_whole_prompts(tmp_path):
+    """Each of their words has become one token."""
+    config = Config(prompt_header="Compute", prompt_footer="Answer:")
+    cold_start.make_model(SHOWN, config, str(tmp_path), seed=0)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert [len(ids) for ids in tokenizer(["Compute", "Answer"]).input_ids] == [1, 1]
+
+
 def test_a_new_model_learns_rows_of_ones_own(tmp_path, capsys):
     """The model's greedy answer to a prompt that it was shown."""
     rows = [
@@ -130,4 +139,20 @@ def test_demonstrations_without_text_are_rejected(rows, message, tmp_path, capsy
     write_lines(tmp_path / "shown.jsonl", rows)
     with pytest.raises(SystemExit):
         cold_start.main(["new", "--rows", str(tmp_path / "shown.jsonl"), "--out", str(tmp_path)])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("any --rows shown.jsonl --direct 0", "--direct: the rows of --rows are shown as they are"),
+        ("any --rows shown.jsonl --demonstrations 960", "--demonstrations: with --rows, or for"),
+        ("new --demonstrations 960", "--demonstrations: with --rows, or for a new model, all rows"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_rejected(flags, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_lines(Path("shown.jsonl"), [{"problem": "Hi", "solution": r"\boxed{1}"}])
+    with pytest.raises(SystemExit):
+        cold_start.main(flags.split())
     assert message in capsys.readouterr().err
