@@ -1,4 +1,7 @@
-"""Supervised training of small models: what toy_task, letters and cold_start share."""
+"""Small untrained models, their tokenizers, and supervised training.
+
+toy_task and cold_start train a model; letters makes one that cold_start trains.
+"""
 
 import re
 from collections.abc import Callable
@@ -41,19 +44,6 @@ def make_tokenizer_of(pieces: list[str]) -> PreTrainedTokenizerFast:
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
-
-
-def completion_loss(model, tokenizer, texts: list[str], footer: str) -> torch.Tensor:
-    """Compute the mean -log p of the tokens of completions, a scalar. texts: demonstrations, each a
-    prompt that ends with `footer`, one token, and a completion that ends with <eos>."""
-    # Padded on the right: under causal attention no earlier token sees it. No mask is needed.
-    batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
-    tokens = batch.input_ids  # (B, T)
-    is_footer = tokens == tokenizer.convert_tokens_to_ids(footer)
-    is_prompt = is_footer.cumsum(1) == 0
-    is_pad = tokens == tokenizer.pad_token_id
-    labels = tokens.masked_fill(is_prompt | is_footer | is_pad, -100)
-    return model(input_ids=tokens, labels=labels).loss
 
 
 def descend(

@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast
 
 from plumbing.files import write_lines
 from scripts.command import exit_on_error, make_parser
-from studies.supervised import completion_loss, descend, make_olmo2, make_tokenizer_of
+from studies.supervised import descend, make_olmo2, make_tokenizer_of
 
 TEMPERATURE = 0.7  # the rates hold when sampling at this temperature
 FOOTER = "Solution:"  # the student's prompt is the question, a blank line, the footer
@@ -164,13 +164,26 @@ def demonstration(rng: random.Random, skills, named: bool) -> str:
     return rf"{text} \boxed{{{state}}}<eos>"
 
 
+def completion_loss(model, tokenizer, texts: list[str]) -> torch.Tensor:
+    """Compute the mean -log p of the tokens of completions, a scalar. texts: demonstrations, each a
+    prompt that ends with FOOTER, one token, and a completion that ends with <eos>."""
+    # Padded on the right: under causal attention no earlier token sees it. No mask is needed.
+    batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
+    tokens = batch.input_ids  # (B, T)
+    is_footer = tokens == tokenizer.convert_tokens_to_ids(FOOTER)
+    is_prompt = is_footer.cumsum(1) == 0
+    is_pad = tokens == tokenizer.pad_token_id
+    labels = tokens.masked_fill(is_prompt | is_footer | is_pad, -100)
+    return model(input_ids=tokens, labels=labels).loss
+
+
 def train_base(model, tokenizer, skills, named: bool) -> None:
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
     rng = random.Random(SEED + 2)
 
     def loss() -> torch.Tensor:
         texts = [demonstration(rng, skills, named) for _ in range(BATCH_SIZE)]
-        return completion_loss(model, tokenizer, texts, FOOTER)
+        return completion_loss(model, tokenizer, texts)
 
     descend(model, loss, STEPS, WARMUP, **ADAMW)
 
