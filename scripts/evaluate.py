@@ -5,10 +5,9 @@ r"""Measure any Hugging Face model on any problem file: greedy pass@1, or pass@k
     python -m scripts.evaluate MODEL --data mine.jsonl --by task,level
 
 For a run it takes the weights of the newest checkpoint, and reproduces its accuracy in
-metrics.jsonl (on GPUs up to rounding in bf16). RUN/student, which a run without checkpoints stands
-for, is evaluated with the run's settings, too. A prompt longer than
---max_prompt_tokens counts as wrong. Standard errors are over problems. --by prints means by the
-values of one or two columns of the data.
+metrics.jsonl (on GPUs up to rounding in bf16). Without checkpoints it takes RUN/student, with the
+run's settings. A prompt longer than --max_prompt_tokens counts as wrong. Standard errors are over
+problems. --by prints means by the values of one or two columns of the data.
 """
 
 import math
