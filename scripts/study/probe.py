@@ -92,18 +92,24 @@ def nearest(measured: pd.DataFrame, dead: float) -> pd.DataFrame:
 def conclude(rows: pd.DataFrame, sampler: str, cost: float) -> str:
     """Return what the lowest of a sampler's measured speed-ups means. cost: its seconds of a
     completion over uniform's."""
-    if rows.empty:
-        return f"{sampler} was not measured there."
     least = rows.low.min().round(1)
     if least <= 1:
-        return f"There may be nothing to gain from {sampler}: begin with uniform."
+        return f"There may be nothing to gain from `{sampler}`: begin with uniform."
     if least <= cost:
         return (
-            f"A completion takes {cost:.1f} times uniform's seconds with {sampler}, which may cost "
-            "the gain."
+            f"A completion takes {cost:.1f} times uniform's seconds with `{sampler}`, which may "
+            "cost the gain."
         )
     models = " and ".join(rows.model.unique())
-    return f"On {models} {sampler} was at least {least} times as fast as uniform."
+    return f"On {models} `{sampler}` was at least {least} times as fast as uniform."
+
+
+def not_measured(samplers: list[str]) -> str:
+    """Return the sentence about samplers without a measured speed-up."""
+    *others, last = [f"`{sampler}`" for sampler in samplers]
+    if others:
+        return f"{', '.join(others)} and {last} were not measured there."
+    return f"{last} was not measured there."
 
 
 def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
@@ -126,10 +132,16 @@ def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
     for row in near[near.sampler.isin(costs)].itertuples():
         interval = f"{row.low:.1f} to {row.high:.1f}"
         lines.append([row.model, f"{row.untrained:.1%}", row.arm, row.column, interval])
-    conclusions = [
-        conclude(near[near.sampler == sampler], sampler, seconds)
-        for sampler, seconds in costs.items()
-    ]
+    conclusions = []
+    unknown = []
+    for sampler, seconds in costs.items():
+        rows = near[near.sampler == sampler]
+        if rows.empty:
+            unknown.append(sampler)
+        else:
+            conclusions.append(conclude(rows, sampler, seconds))
+    if unknown:
+        conclusions.append(not_measured(unknown))
     text = f"{' '.join(conclusions)}\n"
     if lines:
         table = Table("Measured at the nearest shares of dead groups", HEADER, lines)

@@ -35,11 +35,15 @@ LM,K=64,0.97,goldilocks,,2.1,2.9
     assert "| LM | 97.0% | K=64 |  | 2.1 to 2.9 |" in text
     assert "60.0%" not in text
     assert "SEC" not in text
-    assert text.endswith("On toys and LM goldilocks was at least 2.1 times as fast as uniform.\n")
+    assert text.endswith("On toys and LM `goldilocks` was at least 2.1 times as fast as uniform.\n")
     assert "A completion takes 2.5 times" in probe.advice(groups, arms, cost=2.5)
-    both = [runner.parse(f"--sampler {name} --column topic") for name in ("sec", "mopps")]
-    assert probe.advice(groups, both).endswith(
-        "There may be nothing to gain from sec: begin with uniform. mopps was not measured there.\n"
+    names = ("mopps", "sec", "pcl", "headroom")
+    several = [runner.parse(f"--sampler {name} --column topic") for name in names]
+    sentence = "There may be nothing to gain from `sec`: begin with uniform."
+    unknown = "`mopps`, `pcl` and `headroom` were not measured there."
+    assert probe.advice(groups, several).endswith(f"{sentence} {unknown}\n")
+    assert probe.advice(groups, several[:2]).endswith(
+        f"{sentence} `mopps` was not measured there.\n"
     )
 
 
