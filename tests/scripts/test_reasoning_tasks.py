@@ -40,9 +40,11 @@ def test_prepare_data_writes_task_level_and_metadata(few, tmp_path, monkeypatch)
     monkeypatch.setattr(reasoning_tasks.rows, "__defaults__", (0, 3, 99))
     argv = f"--source reasoning-gym --val_size 40 --out {tmp_path}/out".split()
     prepare_data.prepare(prepare_data.arguments(argv))
-    row = read_lines(tmp_path / "out/val.jsonl")[0]
-    assert row["extra_info"]["source_dataset"] == row["task"]
-    assert row["level"] >= 1
+    made_of = {row["problem"]: row for row in reversed(few)}  # of repeated rows the first is kept
+    for row in read_lines(tmp_path / "out/val.jsonl"):
+        made = made_of[row["problem"]]
+        assert (row["task"], row["level"]) == (made["task"], made["level"])
+        assert row["extra_info"]["source_dataset"] == row["task"]
 
 
 def test_a_missing_library_is_one_line_with_the_command_that_installs_it(monkeypatch):

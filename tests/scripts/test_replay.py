@@ -1,5 +1,7 @@
 """replay: a step trained again, and a step that failed."""
 
+import functools
+import shutil
 from contextlib import nullcontext
 
 import pytest
@@ -62,24 +64,30 @@ RUNS = {  # with a Teacher, whose steps may have two rounds; and with a sampler 
 }
 
 
-@pytest.fixture(scope="module", params=RUNS)
-def reproduced(request, halfway, tmp_path_factory):
-    """A run on two student ranks; exit status and output of a replay of step 4 from step 2, without
-    the Teacher."""
-    folder = tmp_path_factory.mktemp("reproduced") / "run"
-    flags = (*RUNS[request.param], "--checkpoint_every", 2)
-    run(folder, *flags, ranks=3 if "--teacher_ranks" in flags else 2, data=halfway)
-    before = contents(folder)
-    code, output = again(folder, 4)
-    assert before.items() <= contents(folder).items()  # nothing of the run is changed
-    return folder, code, output
+@pytest.fixture(scope="module")
+def recorded(halfway, tmp_path_factory):
+    """A function from a key of RUNS to a run on two student ranks with checkpoints at steps 2 and
+    4."""
+    root = tmp_path_factory.mktemp("recorded")
+
+    @functools.cache
+    def make(name):
+        flags = (*RUNS[name], "--checkpoint_every", 2)
+        run(root / name, *flags, ranks=3 if "--teacher_ranks" in flags else 2, data=halfway)
+        return root / name
+
+    return make
 
 
 @pytest.mark.slow
-def test_steps_are_reproduced_bit_for_bit_from_the_checkpoint_before(reproduced):
-    """The file has every completion with its advantage."""
-    folder, code, output = reproduced
+@pytest.mark.parametrize("name", RUNS)
+def test_steps_are_reproduced_bit_for_bit_from_the_checkpoint_before(name, recorded, tmp_path):
+    """Of the run nothing is changed; a new file has every completion with its advantage."""
+    folder = shutil.copytree(recorded(name), tmp_path / "run")
+    before = contents(folder)
+    code, output = again(folder, 4)
     assert code == 0, output
+    assert before.items() <= contents(folder).items()
     steps = [line for line in output.splitlines() if "differences" in line]
     assert steps == [f"step {step}: differences (then, now): {{}}" for step in (3, 4)]
     rows = [row for row in read_lines(folder / "selections.jsonl") if row["step"] == 4]
@@ -89,8 +97,8 @@ def test_steps_are_reproduced_bit_for_bit_from_the_checkpoint_before(reproduced)
 
 
 @pytest.mark.slow
-def test_the_exit_status_is_1_if_a_number_differs(reproduced):
-    folder, _, _ = reproduced
+def test_the_exit_status_is_1_if_a_number_differs(recorded, tmp_path):
+    folder = shutil.copytree(recorded("mopps"), tmp_path / "run")
     rows = read_lines(folder / "metrics.jsonl")
     rows[4]["grad_norm"] += 1e-9
     write_lines(folder / "metrics.jsonl", rows)
@@ -99,8 +107,8 @@ def test_the_exit_status_is_1_if_a_number_differs(reproduced):
 
 
 @pytest.mark.slow
-def test_a_step_that_the_run_did_not_come_to_is_not_trained(reproduced):
-    folder, _, _ = reproduced
+def test_a_step_that_the_run_did_not_come_to_is_not_trained(recorded, tmp_path):
+    folder = shutil.copytree(recorded("mopps"), tmp_path / "run")
     code, output = again(folder, 6)
     assert code == 2
     assert output.count(f"{folder} has 4 steps") == 1
