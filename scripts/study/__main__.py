@@ -24,9 +24,6 @@ relative to the working directory:
     DAPO = {flags = "--sampler uniform --resample_rounds 2 --steps 40", seeds = [1, 2, 3]}
     [replace.demo]          # an arm's flags on one task
     DAPO = "--sampler speed --steps 20"
-    [curve]                 # draws speed_up.png: speed-ups by the share of dead groups
-    arms = ["DAPO"]
-    tasks = ["demo"]
 
 For a machine with several GPUs, where runs are started one at a time and no probe is made:
 

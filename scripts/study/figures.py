@@ -1,4 +1,4 @@
-"""Figures of runs and of studies: the paper's panels, accuracy by arm, speed-ups."""
+"""Figures of runs and of studies: the paper's panels, accuracy by arm."""
 
 import matplotlib
 import numpy as np
@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from scipy import stats
-from scipy.special import expit, logit
 
 from scripts.study.runs import AMOUNTS, Run
 
@@ -32,8 +31,6 @@ LOOK = {
     "xtick.color": GREY,
     "ytick.color": GREY,
 }
-STYLES = (":", "--", "-.")  # of lines
-MISSED = {"marker": "v", "linestyle": "none"}  # a level that was not reached
 PANELS = {  # key of metrics.jsonl -> title, y label
     "val_accuracy": ("Validation accuracy", "greedy (band: see the legend)"),
     "reward_mean": ("Training reward", "mean; not comparable between samplers"),
@@ -136,45 +133,4 @@ def draw_study(rows: pd.DataFrame) -> Figure:
         axes.set(title=task, xlabel="completions", ylabel="accuracy, %")
     legend = axes.get_legend_handles_labels()
     figure.legend(*legend, loc="outside lower center", ncols=columns)
-    return figure
-
-
-def draw_speed_ups(axes, rows: pd.DataFrame, shift: float) -> None:
-    """Draw an arm's line in the next colour, shifted in log-odds so that bars do not overlap."""
-    shifted = logit(rows.base_dead) + shift
-    rows = rows.set_index(expit(shifted))
-    value = rows.speed_up_value.replace(0, np.nan)
-    bars = [value - rows.speed_up_low, rows.speed_up_high - value]
-    line, *_ = axes.errorbar(rows.index, value, bars, marker="o", label=rows.arm.iloc[0])
-    missed = rows.speed_up_bound[value.isna()]
-    axes.plot(missed, color=line.get_color(), **MISSED)
-
-
-@matplotlib.rc_context(LOOK)
-def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
-    """Draw a study's summary.csv: speed-ups, with their intervals, against the share of the
-    baseline's groups that are dead; arms side by side. lines: label -> height."""
-    figure = Figure(figsize=(6.4, 5.4), layout="constrained")  # read on phones, too
-    axes = figure.subplots()
-    curve = curve.sort_values("base_dead", kind="stable")
-    by_arm = curve.groupby("arm", sort=False)
-    for number, (_, rows) in enumerate(by_arm):
-        draw_speed_ups(axes, rows, 0.06 * (number % 5))
-    axes.plot([], [], color=GREY, label="not reached: at most this", **MISSED)
-    axes.axhline(1, color=GREY, linewidth=1)
-    for number, (label, height) in enumerate(lines.items()):
-        style = STYLES[number % 3]
-        axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
-    axes.set(
-        xscale="logit",
-        xticks=curve.base_dead.unique(),
-        xlabel="dead groups of the baseline",
-        ylabel="speed-up",
-    )
-    axes.set_xticks([], minor=True)
-    axes.tick_params(axis="x", labelrotation=60)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, 1))
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter("{x:g}")
-    figure.legend(loc="outside upper center", ncols=2, fontsize=10)
     return figure

@@ -47,11 +47,6 @@ class Plan:
     compute_matched: bool | None = None
     places: int = 5  # at which accuracy is read, over the last third of an amount
     test: dict = field(default_factory=dict)  # arms, tasks: their gains get p-values together
-    # The figure of speed-ups: its arms and tasks; label -> height of a line; label -> summary.csv
-    # of another study.
-    curve: dict = field(default_factory=dict)
-    lines: dict = field(default_factory=dict)
-    beside: dict = field(default_factory=dict)
     launch: str = ""  # command that starts the ranks of a run
     gpu_hours: int | float = 0  # of a run with its preset's steps
     report: str = ""  # directory of the report, in `out`
@@ -73,12 +68,11 @@ class Plan:
         """Raise ValueError unless all arms and tasks that the plan names are there."""
         arms = {self.baseline}.union(*self.replace.values())
         tasks = {*self.replace}
-        for chosen in (self.test, self.curve):
-            if chosen:
-                if {*chosen} != {"arms", "tasks"}:
-                    raise ValueError(f"{chosen}: must have `arms` and `tasks`")
-                arms.update(chosen["arms"])
-                tasks.update(chosen["tasks"])
+        if self.test:
+            if {*self.test} != {"arms", "tasks"}:
+                raise ValueError(f"{self.test}: must have `arms` and `tasks`")
+            arms.update(self.test["arms"])
+            tasks.update(self.test["tasks"])
         if self.paper and {*self.paper} != {"figures", "table"}:
             raise ValueError(f"{self.paper}: must have `figures` and `table`")
         unknown = (arms - {*self.arms}) | (tasks - {*self.tasks})

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
@@ -76,15 +75,6 @@ def compare(rows: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, Report]:
     return summary, report
 
 
-def draw_curve(speed_ups: pd.DataFrame, plan: Plan) -> Figure:
-    """Draw the speed-ups that the plan's `curve` names, with those of other studies."""
-    parts = [scores.select(speed_ups, **plan.curve)]
-    for label, path in plan.beside.items():
-        other = pd.read_csv(path)
-        parts.append(other.assign(arm=f"{label}: " + other.arm))
-    return figures.draw_speed(pd.concat(parts), plan.lines)
-
-
 def write_report(
     rows: pd.DataFrame,
     plan: Plan,
@@ -101,13 +91,10 @@ def write_report(
     if first:
         report.sentences.insert(0, first)
     speed_ups = summary.dropna(subset="speed_up_bound")[SPEED_UP].round(4)
-    drawn = {"figure": figures.draw_study(rows)}
-    if plan.curve:
-        drawn["speed_up"] = draw_curve(speed_ups, plan)
+    figure = figures.draw_study(rows)
     text = report.markdown()
     write_atomic(folder / "report.md", text)
-    write_atomic(folder / "report.html", report.html(plan.out, drawn, views={}))
+    write_atomic(folder / "report.html", report.html(plan.out, {"figure": figure}, views={}))
     write_atomic(folder / "summary.csv", speed_ups.to_csv(index=False))
-    for name, figure in drawn.items():
-        figure.savefig(folder / f"{name}.png", dpi=150)
+    figure.savefig(folder / "figure.png", dpi=150)
     return text

@@ -129,8 +129,8 @@ BAD_PLANS = [
     ("seeds = [1, 2]", "seeds = 2", "seeds = 2: must be <class 'list'>"),
     ("uniform =", "other =", r"no arm or task: \['uniform'\]"),
     ("[arms]", "[replace.other]\n[arms]", r"no arm or task: \['other'\]"),
-    ("[arms]", "[curve]\ntasks = []\n[arms]", "must have `arms` and `tasks`"),
-    ("[arms]", "[curve]\ntasks = []\narms = ['other']\n[arms]", r"no arm or task: \['other'\]"),
+    ("[arms]", "[test]\ntasks = []\n[arms]", "must have `arms` and `tasks`"),
+    ("[arms]", "[test]\ntasks = []\narms = ['other']\n[arms]", r"no arm or task: \['other'\]"),
     ("--preset demo", "--preset demo --lr_schedule linear", "must be constant"),
 ]
 
