@@ -17,10 +17,11 @@ import pickle
 import zlib
 from pathlib import Path
 
+from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOTrainer
 
 from grpo import Completion
-from plumbing.errors import InputError, print_line
+from plumbing.errors import InputError, first_lines
 from plumbing.files import write_atomic
 from plumbing.run import checkpoint
 from plumbing.run.facts import differences
@@ -79,12 +80,13 @@ class SampledTrainer(GRPOTrainer):
         } | {name: getattr(self.args, name) for name in SETTINGS}
 
     def train(self, resume_from_checkpoint: bool | str | None = None, **keywords):
-        """Train as TRL does. True resumes from the newest complete checkpoint in output_dir, or
-        starts anew without one. Raises InputError if another run made it, or if it has finished."""
+        """Train as TRL does. True resumes from the newest checkpoint in output_dir, or starts anew
+        without one. Raises InputError if it is of another run or cannot be resumed, or if the run
+        has finished."""
         folder = resume_from_checkpoint
         if folder is True:
             output_dir = Path(self.args.output_dir)
-            folder = latest_checkpoint(output_dir)
+            folder = get_last_checkpoint(output_dir)
             if not folder and (output_dir / WEIGHTS).exists():
                 raise InputError(f"{output_dir} has a model, but no checkpoint: use another")
         if folder:
@@ -92,16 +94,19 @@ class SampledTrainer(GRPOTrainer):
         return super().train(folder and str(folder), **keywords)
 
     def load_sampler(self, folder: Path) -> None:
-        """Load the sampler's state from a checkpoint."""
-        saved = read_state(folder)
-        if saved is None:
-            raise InputError(f"{folder}: {STATE} is damaged: resume from an earlier checkpoint")
+        """Load the sampler's state from a checkpoint. A run that was killed while it saved may have
+        left one without TRL_STATE."""
+        try:
+            saved = checkpoint.unpack((folder / STATE).read_bytes())
+            state = json.loads((folder / TRL_STATE).read_text())
+        except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            reason = first_lines(error)
+            raise InputError(f"{folder} cannot be resumed ({reason}): delete it") from error
         if changes := differences(saved["facts"], self.facts):
             raise InputError(
                 f"{folder} is of another run: {'; '.join(changes)}; undo that, or use another "
                 "output_dir"
             )
-        state = json.loads((folder / TRL_STATE).read_text())
         steps = self.args.max_steps
         if steps <= 0:  # not given
             steps = state["max_steps"]
@@ -158,27 +163,3 @@ class SampledTrainer(GRPOTrainer):
                 ]
             self.sampler.observe(self.groups)
         return rewards_B_R
-
-
-def read_state(folder: Path) -> dict | None:
-    """Return what STATE of a checkpoint holds, None if it is missing or damaged."""
-    try:
-        packed = (folder / STATE).read_bytes()
-        saved = checkpoint.unpack(packed)
-    except (FileNotFoundError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError):
-        return None
-    return saved if isinstance(saved, dict) and {"facts", "state"} <= saved.keys() else None
-
-
-def latest_checkpoint(output_dir: Path) -> Path | None:
-    """Return the newest checkpoint that is complete and whose STATE can be read; None if there is
-    no checkpoint. A run that was killed while it saved may have left a newer one without TRL_STATE.
-    Raises InputError if STATE is damaged in all."""
-    complete = [file.parent for file in output_dir.glob(f"checkpoint-*/{TRL_STATE}")]
-    for folder in sorted(complete, key=lambda folder: -int(folder.name.split("-")[1])):
-        if read_state(folder) is not None:
-            return folder
-        print_line(f"warning: checkpoint {folder} is damaged: going back to the previous one")
-    if complete:
-        raise InputError(f"{output_dir}: no checkpoint is intact")
-    return None

@@ -11,15 +11,15 @@ from torch.nn.utils import parameters_to_vector
 from grpo import Group
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import Launch
+from plumbing.errors import InputError
 from plumbing.files import read_lines, write_lines
+from plumbing.run import checkpoint
 from tests.helpers import ranks
 from tests.helpers.checks import rejected
 from tests.helpers.groups import problems_of
 from tests.helpers.ranks import after, on_ranks, parse
 
 TRL = importlib.util.find_spec("trl")
-if TRL:
-    from trl import GRPOTrainer
 pytestmark = [
     pytest.mark.hour,
     pytest.mark.skipif(not TRL, reason="needs TRL: pip install trl==1.16.0"),
@@ -80,43 +80,48 @@ def test_a_resumed_run_is_bit_identical(tmp_path, halfway, sampler):
     assert torch.equal(weights(resumed), weights(whole))
 
 
-def test_a_kill_between_the_samplers_state_and_trls_files_loses_one_checkpoint(
-    tmp_path, halfway, monkeypatch
+@pytest.fixture
+def stopped(tmp_path, halfway):
+    """A trainer whose checkpoint-4, the last, has the sampler's state and TRL's."""
+    run = recorded(config(tmp_path / "run", halfway, "bag_of_words"))
+    folder = tmp_path / "run/checkpoint-4"
+    folder.mkdir()
+    state = {"facts": run.trainer.facts, "state": run.trainer.sampler.state_dict()}
+    (folder / "sampler.pt").write_bytes(checkpoint.pack(state))
+    (folder / "trainer_state.json").write_text('{"global_step": 4, "max_steps": 4}')
+    return run.trainer
+
+
+def test_a_resume_with_other_settings_is_rejected_also_of_a_finished_run(
+    stopped, tmp_path, halfway
 ):
-    killed = recorded(config(tmp_path, halfway, "bag_of_words"))
-    save = GRPOTrainer._save_checkpoint
-
-    def kill(self, *arguments):
-        if self.state.global_step == 4:
-            raise KeyboardInterrupt
-        save(self, *arguments)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(GRPOTrainer, "_save_checkpoint", kill)
-        killed.trainer.train()
-    assert [p.name for p in (tmp_path / "checkpoint-4").iterdir()] == ["sampler.pt"]
-    resumed = recorded(config(tmp_path, halfway, "bag_of_words"))
-    resumed.trainer.train(resume_from_checkpoint=True)
-    assert resumed.proposed == killed.proposed[2:]
+    other = recorded(config(tmp_path / "run", halfway, "noisy_and", seed=1, temperature=0.5))
+    differences = (
+        "sampler was 'BagOfWords', is 'NoisyAnd'; sampler_numbers was .*; seed was 0, is 1"
+    )
+    with pytest.raises(InputError, match=f"checkpoint-4 is of another run: {differences}"):
+        other.trainer.train(resume_from_checkpoint=True)
+    with rejected("checkpoint-4: the run has finished"):
+        stopped.train(resume_from_checkpoint=True)
 
 
-CHANGED = {
-    "sampler": ("noisy_and", "sampler was 'BagOfWords', is 'NoisyAnd'"),
-    "seed": (1, "seed was 0, is 1"),
-    "temperature": (0.5, "temperature was 0.7, is 0.5"),
-    "learning_rate": (1e-3, "learning_rate was 0.0002, is 0.001"),
-    "sampler_args": ("rate=0.25", "sampler_numbers was"),
-}
+def test_a_checkpoint_that_a_kill_cut_short_is_one_line(stopped, tmp_path):
+    folder = tmp_path / "run/checkpoint-4"
+    file = folder / "sampler.pt"
+    file.write_bytes(file.read_bytes()[:-100])
+    with rejected("checkpoint-4 cannot be resumed (PytorchStreamReader failed"):
+        stopped.train(resume_from_checkpoint=True)
+    (folder / "trainer_state.json").unlink()
+    file.unlink()
+    with rejected("sampler.pt'): delete it"):
+        stopped.train(resume_from_checkpoint=folder)
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_resume_with_another_setting_is_rejected_also_of_a_finished_run(tmp_path, halfway, name):
-    value, difference = CHANGED[name]
-    settings = config(tmp_path / "run", halfway, "bag_of_words", steps=2)
-    recorded(settings).trainer.train()
-    other = recorded(replace(settings, **{name: value})).trainer
-    with rejected(f"checkpoint-2 is of another run: {difference}"):
-        other.train(resume_from_checkpoint=True)
+def test_a_model_without_a_checkpoint_is_not_trained_again(tmp_path, halfway):
+    trainer = recorded(config(tmp_path, halfway, "uniform")).trainer
+    (tmp_path / "model.safetensors").touch()
+    with rejected("has a model, but no checkpoint"):
+        trainer.train(resume_from_checkpoint=True)
 
 
 def test_completions_are_graded_with_the_thinking_that_the_prompt_opens(tmp_path, halfway):
@@ -129,23 +134,6 @@ def test_completions_are_graded_with_the_thinking_that_the_prompt_opens(tmp_path
     verified(completions=["7"], completion_ids=[ids], problem=[0])
     assert run.texts == [[f"<think>{tokenizer.decode(ids[:-1])}"]]
     assert tokenizer.unk_token in run.texts[0][0]
-
-
-def test_a_torn_sampler_state_costs_one_checkpoint(tmp_path, halfway, capsys):
-    whole = recorded(config(tmp_path, halfway, "bag_of_words"))
-    whole.trainer.train()
-    file = tmp_path / "checkpoint-4/sampler.pt"
-    file.write_bytes(file.read_bytes()[:-100])
-    resumed = recorded(config(tmp_path, halfway, "bag_of_words"))
-    resumed.trainer.train(resume_from_checkpoint=True)
-    assert resumed.proposed == whole.proposed[2:]
-    assert "checkpoint-4 is damaged: going back" in capsys.readouterr().out
-    for step in (2, 4):
-        (tmp_path / f"checkpoint-{step}/sampler.pt").write_bytes(b"")
-    with rejected("no checkpoint is intact"):
-        resumed.trainer.train(resume_from_checkpoint=True)
-    with rejected("checkpoint-2: sampler.pt is damaged"):
-        resumed.trainer.train(resume_from_checkpoint=tmp_path / "checkpoint-2")
 
 
 def test_fewer_rows_than_a_batch_are_rejected(tmp_path, halfway):
