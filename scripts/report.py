@@ -80,11 +80,8 @@ def compare(methods: dict[str, list[Run]]) -> Report:
     baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
     summary = scores.summarize(rows, baseline, budget, devices)
     rates = {("", name): config["learning_rate"] for name, config in config_of.items()}
-    report = Report(
-        warnings=findings.warnings(summary, baseline, rates),
-        tables=findings.tables(summary),
-        sentences=[*scores.code_differences(rows), *findings.sentences(summary, baseline)],
-    )
+    report = Report(sentences=scores.code_differences(rows))
+    findings.add_to(report, summary, baseline, rates)
     if rows.cpu_seconds.notna().any():
         slowed = "Seconds are by the clock: other programs on the machine lengthen them."
         report.sentences.append(slowed)

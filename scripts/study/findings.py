@@ -5,7 +5,7 @@ import pandas as pd
 from scipy import stats
 
 from scripts.study import scores
-from scripts.study.page import Table
+from scripts.study.page import Report, Table
 
 COLUMNS = {  # of a report's tables -> format of a row of scores.summarize
     "arm": "{arm}",
@@ -149,3 +149,13 @@ def tables(summary: pd.DataFrame) -> list[Table]:
             lines.append(["–" if text in UNKNOWN else text for text in texts])
         found.append(Table(task or "Arms", [*columns], lines))
     return found
+
+
+def add_to(
+    report: Report, summary: pd.DataFrame, baseline: str, rates: dict, test: dict | None = None
+) -> None:
+    """Add the warnings, tables and sentences of a comparison to a report. rates: learning rate by
+    (task, arm). test: arms and tasks of `tested`."""
+    report.warnings += warnings(summary, baseline, rates)
+    report.tables += tables(summary)
+    report.sentences += sentences(summary, baseline, test)

@@ -69,9 +69,7 @@ def compare(rows: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, Report]:
             raise
         report.sentences.append(f"Arms are not compared: {error}.")
         return pd.DataFrame(columns=SPEED_UP), report
-    report.warnings = findings.warnings(summary, plan.baseline, plan.learning_rates())
-    report.tables += findings.tables(summary)
-    report.sentences += findings.sentences(summary, plan.baseline, plan.test)
+    findings.add_to(report, summary, plan.baseline, plan.learning_rates(), plan.test)
     return summary, report
 
 
