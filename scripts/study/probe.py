@@ -152,18 +152,17 @@ def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
 def seconds_of_completion(run: Run) -> float:
     """Return the seconds that a short run took for a completion, without evaluations."""
     m = run.metrics[run.metrics.index > 0]
-    later = m[len(m) // 2 :]
+    later = m[len(m) // 2 :]  # the Teacher's buffer fills in the first steps
     return later.seconds.median() / later.completions.mean()
 
 
 def minutes(run: Run, budget: float, eval_every: int) -> float:
     """Predict the minutes of a run that spends a budget of completions, from the steps of a short
     one; without the start."""
-    m = run.metrics[run.metrics.index > 0]
-    steps = budget / m.completions.mean()
+    per_step = run.metrics.completions[run.metrics.index > 0].mean()
+    steps = budget / per_step
     evaluations = 1 + steps / eval_every
-    later = m.seconds[len(m) // 2 :]  # the Teacher's buffer fills in the first steps
-    training = steps * later.median()
+    training = budget * seconds_of_completion(run)
     evaluating = evaluations * run.metrics.eval_s.max()
     return (training + evaluating) / 60
 
