@@ -133,8 +133,6 @@ def plan_of_flags(options: Options, words: list[str]) -> Plan:
     arms = {"uniform": Arm("--sampler uniform")}
     for text in options.samplers:
         spec, *settings = shlex.split(text)
-        if text in arms and text != "uniform":
-            raise InputError(f"--samplers: {text} is there twice")
         arms[text] = Arm(shlex.join(["--sampler", spec, *settings]))
     if any(word.partition("=")[0] == "--sampler" for word in words):
         raise InputError("--sampler: name arms by --samplers")

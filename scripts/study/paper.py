@@ -18,8 +18,8 @@ LEGEND = (
 
 def last_evaluations(rows: pd.DataFrame) -> pd.DataFrame:
     """Return for each run what the paper reports of it: `before`, the accuracy before the first
-    step, NaN if not known; `accuracy`, the mean of the LAST evaluations after it; how many these
-    are, `evaluations`; the last of them, `step`."""
+    step, NaN if not known; `accuracy`, the mean of the LAST evaluations after it; `step`, the last
+    of these."""
     ordered = rows.sort_values("step", kind="stable")
     before = ordered[ordered.step == 0].set_index(RUN).accuracy
     last = ordered[ordered.step > 0].groupby(RUN, sort=False).tail(LAST)
@@ -28,7 +28,6 @@ def last_evaluations(rows: pd.DataFrame) -> pd.DataFrame:
         {
             "before": before.reindex(by_run.size().index),
             "accuracy": by_run.accuracy.mean(),
-            "evaluations": by_run.size(),
             "step": by_run.step.max(),
         }
     ).reset_index()

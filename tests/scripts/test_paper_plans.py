@@ -153,11 +153,11 @@ def test_the_last_five_evaluations_are_averaged(tmp_path):
     rewards = [[0, 0, 0, 1], [0, 0, 1, 1], *([0, 1, 1, 1],) * 4, [1, 1, 1, 1]]
     run = Run.load(make_run(tmp_path / "run", verdicts=rewards))
     rows = run.scores(cores=1, checksums=[], task="", arm="uniform", seed=0)
-    columns = ["before", "accuracy", "evaluations", "step"]
+    columns = ["before", "accuracy", "step"]
     of_run = paper.last_evaluations(rows)[columns]
-    assert of_run.to_numpy().tolist() == [[25, 80, 5, 6]]
+    assert of_run.to_numpy().tolist() == [[25, 80, 6]]
     of_short_run = paper.last_evaluations(rows[rows.step <= 2])[columns]
-    assert of_short_run.to_numpy().tolist() == [[25, 62.5, 2, 2]]
+    assert of_short_run.to_numpy().tolist() == [[25, 62.5, 2]]
 
 
 def test_deviations_are_the_papers():

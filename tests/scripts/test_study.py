@@ -318,8 +318,6 @@ def test_flags_make_a_plan_with_arms_named_as_typed():
     for flags in (["--sampler", "sec"], ["--sampler=sec"]):
         with rejected("--sampler: name arms by --samplers"):
             study.parse_arguments(flags)
-    with rejected("--samplers: sec is there twice"):
-        study.parse_arguments(["--samplers", "sec", "sec"])
 
 
 def test_scores_of_an_arm_that_the_plan_lacks_are_left_out(train, tmp_path, capsys):
