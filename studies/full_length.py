@@ -33,7 +33,7 @@ import resource
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,7 @@ from plumbing.data.problems import Problems
 from plumbing.errors import InputError
 from plumbing.files import write_lines
 from plumbing.plugins import construct, sampler_settings
+from plumbing.stopwatch import Stopwatch
 from sampler import (
     Context,
     Sampler,
@@ -137,7 +138,8 @@ class Student:
 
 
 class StandInTeacher:
-    """A Teacher whose error is given. `seconds`: the CPU time that it has taken."""
+    """A Teacher whose error is given. `watch`: the CPU time of the sampler's calls, and of the
+    predictions in them."""
 
     def __init__(self, student: Student, problems: Problems, config: Config, settings: Simulation):
         self.student = student
@@ -145,7 +147,7 @@ class StandInTeacher:
         rng = np.random.default_rng([config.seed, 3])
         self.error_N = rng.normal(0, settings.noise, len(problems))
         self.G = config.group_size
-        self.seconds = 0.0
+        self.watch = Stopwatch(("sampler", "predict"), clock=time.process_time)
 
     def aim_at(self, target) -> None:
         """Compute the mean of target(p̂), p̂ ~ Binomial(G, p) / G, on a grid of p."""
@@ -156,11 +158,10 @@ class StandInTeacher:
 
     def predict(self, questions: list[str]) -> np.ndarray:
         """Predict the target of each question, in [0, 0.5]."""
-        start = time.process_time()
-        index_M = [self.index_of[question] for question in questions]
-        p_M = self.student.p(index_M, self.student.recent[0])
-        f_M = np.interp(p_M, self.grid, self.mean) + self.error_N[index_M]
-        self.seconds += time.process_time() - start
+        with self.watch("predict"):
+            index_M = [self.index_of[question] for question in questions]
+            p_M = self.student.p(index_M, self.student.recent[0])
+            f_M = np.interp(p_M, self.grid, self.mean) + self.error_N[index_M]
         return f_M.clip(0, 0.5)
 
     def update(self, question: str, y: float) -> None:
@@ -168,20 +169,6 @@ class StandInTeacher:
 
     def metrics(self) -> dict:
         return {}
-
-
-class Stopwatch:
-    """CPU seconds of the calls of a sampler, without those of its Teacher."""
-
-    def __init__(self, teacher: StandInTeacher):
-        self.teacher = teacher
-        self.seconds = 0.0
-
-    def __call__(self, method: Callable, *args):
-        start = time.process_time() - self.teacher.seconds
-        result = method(*args)
-        self.seconds += time.process_time() - self.teacher.seconds - start
-        return result
 
 
 def make_problems(folder: Path, config: Config, settings: Simulation) -> tuple[Problems, Student]:
@@ -215,17 +202,22 @@ def make_problems(folder: Path, config: Config, settings: Simulation) -> tuple[P
     return problems, student
 
 
-def take_step(sampler: Sampler, student: Student, P: int, watch) -> tuple[list, list]:
+def take_step(
+    sampler: Sampler, student: Student, P: int, watch: Stopwatch
+) -> tuple[list[Group], list[Group]]:
     """Take a step as train.train_step does; return all groups, and those that are trained on."""
     groups = []
-    proposed = watch(sampler.propose, P)
+    with watch("sampler"):
+        proposed = sampler.propose(P)
     while proposed:
         check_proposals(proposed, student.n_train)
         student.rollout(proposed)
         groups += proposed
-        watch(sampler.observe, proposed)
-        proposed = watch(sampler.more, groups)
-    trained = watch(sampler.train_on, groups)
+        with watch("sampler"):
+            sampler.observe(proposed)
+            proposed = sampler.more(groups)
+    with watch("sampler"):
+        trained = sampler.train_on(groups)
     check_trained(trained, groups)
     return join(groups), trained
 
@@ -254,9 +246,9 @@ def rows(sampler: Sampler, student: Student, teacher, config, settings) -> Itera
     for part in range(1, settings.parts + 1):
         steps = ends[part] - ends[part - 1]
         sums = Counter()
-        watch = Stopwatch(teacher)
+        teacher.watch.update(sampler=0.0, predict=0.0)
         for _ in range(steps):
-            groups, trained = take_step(sampler, student, config.prompts_per_step, watch)
+            groups, trained = take_step(sampler, student, config.prompts_per_step, teacher.watch)
             index_P = [group.problem for group in trained]
             sums["groups"] += len(groups)
             sums["live"] += sum(group.live for group in groups)
@@ -268,6 +260,7 @@ def rows(sampler: Sampler, student: Student, teacher, config, settings) -> Itera
             is_used[index_P] = True
             student.update(trained)
         n_trained = sums["trained"] or np.nan  # a part may train on nothing
+        own_seconds = teacher.watch["sampler"] - teacher.watch["predict"]
         yield {
             "part": part,
             "live": round(sums["live"] / sums["groups"], 4),
@@ -278,7 +271,7 @@ def rows(sampler: Sampler, student: Student, teacher, config, settings) -> Itera
             "completions": round(sums["completions"] / steps, 1),
             "p": round(float(sums["p"] / n_trained), 4),
             "accuracy": round(float(student.p(slice(settings.problems, None)).mean()), 4),
-            "us": round(1e6 * watch.seconds / steps),
+            "us": round(1e6 * own_seconds / steps),
         }
 
 
