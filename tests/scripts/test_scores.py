@@ -1,6 +1,7 @@
 """scores: gains, speed-ups and sentences by hand, and the committed studies' published figures."""
 
 import re
+import zlib
 
 import numpy as np
 import pandas as pd
@@ -85,10 +86,18 @@ def test_tasks_may_have_budgets_of_their_own():
     assert gains.to_dict() == {"a": "+10.0 at 1,200", "b": "+5.0 at 600"}
 
 
-def test_runs_of_other_weights_are_not_paired():
-    runs = [run_rows(arm, 0, [0, 1], model_crc32=arm) for arm in ("uniform", "mine")]
-    with pytest.raises(InputError, match="'mine', 'seed': 0} differ in model_crc32"):
-        scores.concatenate(runs)
+@pytest.mark.parametrize(
+    ("checksum", "runs"),
+    [
+        ("model_crc32", [("uniform", 0), ("mine", 0)]),  # of one seed
+        ("own_code_crc32", [("mine", 0), ("mine", 1)]),  # of one arm
+    ],
+)
+def test_runs_that_differ_in_a_checksum_are_rejected(checksum, runs):
+    rows = [run_rows(*run, [0, 1]).assign(**{checksum: f"{i}"}) for i, run in enumerate(runs)]
+    arm, seed = runs[1]
+    with pytest.raises(InputError, match=f"'{arm}', 'seed': {seed}}} differ in {checksum}"):
+        scores.concatenate(rows)
 
 
 def test_first_reach_is_on_the_monotone_curve():
@@ -200,14 +209,20 @@ def test_a_verdict_says_what_the_seeds_resolve():
 
 
 def test_a_runs_rows_by_hand(tmp_path):
-    """Two steps of an hour, of which half a core was used; of 2 groups a step one is live."""
-    run = make_run(tmp_path / "run", verdicts=[[0, 0], [0, 1], [1, 1]])
+    """Two steps of an hour, of which half a core was used; of 2 groups a step one is live. The
+    sampler's file is its own, train.py that of all runs."""
+    code = {"train.py": 1, "samplers/parent.py": 3}
+    run = make_run(tmp_path / "run", verdicts=[[0, 0], [0, 1], [1, 1]], code=code)
     rows = Run.load(run).scores(cores=0.5, checksums=[], task="", arm="uniform", seed=0)
     names = ["step", "completions", "cpu_seconds", "live", "dead", "accuracy", "problems"]
     assert rows[names].to_numpy()[1:].tolist() == [
         [1, 8, 1800, 1, 0.5, 50, 2],
         [2, 16, 3600, 2, 0.5, 100, 2],
     ]
+    checksums = [
+        str(zlib.crc32(text)) for text in (b'{"train.py": 1}', b'{"samplers/parent.py": 3}')
+    ]
+    assert rows[["code_crc32", "own_code_crc32"]].to_numpy()[0].tolist() == checksums
 
 
 # Figures of docs/results.md: plan, scores, task, arm, column of scores.summarize, text.
