@@ -1,9 +1,5 @@
 """README and docs/results.md have what `python -m studies.front_page` prints and draws."""
 
-import re
-
-import numpy as np
-import pandas as pd
 import pytest
 
 from scripts.study import scores
@@ -35,15 +31,6 @@ def test_readmes_sentence_is_of_its_table(summary):
     assert f"**In a toy task, {sentence} where at least 95% of" in SENTENCES
     assert gains["60"].max() < 0 and round(gains["60"].min()) == -1
     assert "gains nothing or loses 1 where 59% are." in SENTENCES
-
-
-def test_readmes_caveat_is_of_the_page_of_results():
-    """Both intervals of Goldilocks on SmolLM2 contain 0."""
-    section = RESULTS.partition("\n## SmolLM2, where rewards are sparse\n")[2].partition("\n## ")[0]
-    sentence = section.partition("Compute-matched, Goldilocks is at ")[2].partition(". A run")[0]
-    intervals = re.findall(r"\(−(\d\.\d) to \+(\d\.\d)\)", sentence)
-    assert len(intervals) == 2
-    assert "is not distinguishable from uniform" in SENTENCES
 
 
 def test_readmes_sentence_on_cpu_seconds_is_of_the_committed_scores(summary):
@@ -80,43 +67,3 @@ def test_the_figures_have_the_pages_names_and_shares(summary):
     for share in shares:
         assert f"| {share} dead |" in front_page.long_table(summary)
     assert shares == ["59%", "85%", "95%", "98%", "99.6%"]
-
-
-@pytest.fixture
-def by_hand():
-    """Each arm gains 2 points at equal completions, and 1 (−1 to 3) compute-matched, with three
-    seeds, over uniform's 16%; 59% of its groups are dead. CPU seconds are not known. DAPO did not
-    run on one task."""
-    gains = {"gain_points": 2.0, "matched_points": 1.0, "matched_low": -1.0, "matched_high": 3.0}
-    gains |= {"matched_seeds": 3, "cpu_seconds_points": np.nan}
-    rows = []
-    for task in front_page.TASKS:
-        rows.append({"task": task, "arm": "uniform", "dead": 0.588, "accuracy": 16.0})
-        rows += [{"task": task, "arm": arm, **gains} for arm in front_page.ALL_ARMS]
-    table = pd.DataFrame(rows)
-    return table[(table.task != "84") | (table.arm != "DAPO")]
-
-
-def test_readmes_table_by_hand(by_hand):
-    head, _, accuracy, first, *others = front_page.short_table(by_hand).splitlines()
-    assert head == "| points over uniform | 59% dead | 59% dead | 59% dead |"
-    assert accuracy == "| *uniform's accuracy* | 16.0% | 16.0% | 16.0% |"
-    cell = "+1.0 (−1.0 to +3.0; 3)"
-    assert first == f"| Goldilocks, K=8 (the paper's) | {cell} | {cell} | {cell} |"
-    assert len(others) == 3
-
-
-def test_the_table_of_results_by_hand(by_hand):
-    lines = front_page.long_table(by_hand).splitlines()
-    assert "| DAPO | +2.0 | – | +2.0 | +2.0 | +2.0 |" in lines
-    matched = [line for line in lines if "+1.0 | +1.0 | +1.0 | +1.0 | +1.0" in line]
-    assert [line[:12] for line in matched] == ["| Goldilocks"] * 4
-    assert lines[-1] == "| *at equal CPU seconds, where they are known* |  |  |  |  |  |"
-
-
-def test_shares_above_99_percent_keep_a_decimal():
-    assert [front_page.percent(share) for share in (0.588, 0.9766, 0.996)] == [
-        "59%",
-        "98%",
-        "99.6%",
-    ]
