@@ -17,7 +17,6 @@ from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
 
 RESULTS = (ROOT / "docs/results.md").read_text("utf-8")
-REAL_MODEL = (ROOT / "docs/real_model.md").read_text("utf-8")
 
 
 def run_rows(arm, seed, accuracy, **columns):
@@ -287,15 +286,3 @@ def test_the_demo_column_of_samplers_md_is_of_the_leaderboard(monkeypatch):
             name,
             text,
         )
-
-
-def test_the_run_of_real_model_md_is_the_committed_one():
-    rows = pd.read_json(ROOT / "studies/real_model/run.jsonl", lines=True)
-    accuracy = rows.val_accuracy.dropna()
-    text = f"{accuracy.iloc[0]:.1%} before, {accuracy.iloc[-1]:.1%} after"
-    assert f"{text}, {accuracy.iloc[-3:].mean():.1%} mean of the last 3" in REAL_MODEL
-    scored = scores.read(ROOT / "studies/real_model/scores.csv")
-    uniform = scored.query("arm == 'uniform' and seed == 1").accuracy
-    assert f"{uniform.iloc[0]:.1f}% before and {uniform.iloc[-1]:.1f}% after" in REAL_MODEL
-    assert f"from {accuracy.iloc[0] * 100:.1f} to {accuracy.iloc[-1]:.1%}" in RESULTS
-    assert f"ends at {uniform.iloc[-1]:.1f}%" in RESULTS
