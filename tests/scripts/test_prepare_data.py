@@ -136,15 +136,6 @@ def test_training_problems_that_are_also_validated_on_are_dropped_and_counted(tm
     assert manifest["dropped_rows"] == {"same_as_evaluation": 3}
 
 
-def test_problems_held_out_are_not_trained_on_in_another_spelling(tmp_path):
-    rows = [(f"What is {i} + {i}{end}", str(2 * i)) for i in range(6) for end in ("", "?")]
-    copy = write(tmp_path / "in.jsonl", table(OWN, *rows))
-    manifest, train, val = run(copy, tmp_path / "out", "--val_size 3")
-    held_out = {*answers(val).values()}
-    assert not held_out & {*answers(train).values()}
-    assert len(train) + len(val) + manifest["dropped_rows"]["same_as_evaluation"] == 12
-
-
 def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
     """Training on one of MATH's two splits would silently be another experiment."""
     folder = tmp_path / "MATH"
@@ -220,9 +211,6 @@ REJECTED = {  # flags -> message
     "own one.jsonl --gold problem": "--problem problem --gold problem: one field for both",
     "own two.jsonl --gold answer": "two.jsonl, line 1: fields 'answer' and 'expected_answer' would",
     "own two.jsonl --problem answer": "line 1: fields 'answer' and 'problem' would both be",
-    "own deep.jsonl": "deep.jsonl, line 1: damaged (nested more than 200 deep)",
-    "own deep.json": "deep.json: damaged (nested more than 200 deep)",
-    "own twice.json": "twice.json: damaged (field 'problem' is there twice)",
     "own cut.json": "cut.json: damaged (Expecting",
     "own nowhere": "nowhere: no such file, nor on the hub",
     "own one.jsonl --out .": ". exists: choose another --out",
@@ -235,10 +223,6 @@ def test_bad_input_is_rejected_and_nothing_is_written(flags, tmp_path, monkeypat
     write(Path("one.jsonl"), table(OWN, ("a", "1")) * 3)
     write(Path("bool.jsonl"), table(OWN, ("a", "1"), ("b", True)))
     write(Path("two.jsonl"), table(OWN + " answer", ("a", "1", "2")))
-    deep = f'{{"problem": "a", "expected_answer": "1", "u": {"[" * 20_000}{"]" * 20_000}}}'
-    Path("deep.jsonl").write_text(deep)
-    Path("deep.json").write_text(f"[{deep}]")
-    Path("twice.json").write_text('[{"problem": "a", "problem": "b"}]')
     Path("cut.json").write_text('[{"problem": ')
     before = {*Path().rglob("*")}
     with rejected(REJECTED[flags]):
