@@ -5,6 +5,7 @@ from collections import Counter
 from statistics import NormalDist
 
 import numpy as np
+from scipy.special import expit
 
 from grpo import zero_variance_probability
 from sampler import Context, check_utilities, deal, epsilon_greedy
@@ -77,7 +78,7 @@ class LearningProgress(NoisyAnd):
 
     def uniform_share(self) -> float:
         """Return the probability that a prompt takes a candidate uniformly."""
-        return max(self.epsilon, 1 / (1 + math.exp(self.evidence)))
+        return max(self.epsilon, float(expit(-self.evidence)))
 
     def ranks(self, value_M: np.ndarray, entries_M: list[np.ndarray], P: int) -> np.ndarray:
         """Rank candidates from 0 by value, but those that exceed `share` after the first P."""

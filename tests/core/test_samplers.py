@@ -401,6 +401,8 @@ def test_learning_progress_draws_uniformly_where_its_model_predicts_no_better_th
     assert sampler.metrics()["uniform_share"] == pytest.approx(share)
     sampler.epsilon = 0.7
     assert sampler.uniform_share() == 0.7
+    sampler.evidence = 1000.0  # exp(1000) is above all floats
+    assert sampler.uniform_share() == 0.7
 
 
 EMBEDDED = {  # window -> predictions for four problems, e = √2, -√2, 0, 0
