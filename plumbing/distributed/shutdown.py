@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -149,6 +150,9 @@ def report(layout: Layout, error: BaseException) -> int:
 def is_of_collective(error: BaseException) -> bool:
     """Whether a collective or message raised an error, as it does when another rank has ended. gloo
     has no class of errors: a frame of torch/distributed, or of this folder, is the innermost."""
+    folders = [Path(dist.__file__).parent, Path(__file__).parent]
     frames = traceback.extract_tb(error.__traceback__)[-1:]
-    is_inside = any("/distributed/" in frame.filename for frame in frames)
+    is_inside = any(
+        Path(frame.filename).is_relative_to(folder) for frame in frames for folder in folders
+    )
     return isinstance(error, dist.DistError) or (type(error) is RuntimeError and is_inside)

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -60,15 +61,24 @@ def test_the_last_line_of_a_plug_ins_error_has_its_place(layout, capsys, tmp_pat
     assert last == f"error: ZeroDivisionError: division by zero ({file}, line 2: return 1 / 0)"
 
 
-def test_a_runtime_error_inside_torch_distributed_is_that_of_a_lost_peer(layout, capsys):
-    """gloo raises no class of its own. Without peers it is this rank's."""
-    code = compile("raise RuntimeError('Connection closed')", "torch/distributed/c10d.py", "exec")
-    for world, status in ((2, 4), (1, 1)):
-        layout.world = world
-        with pytest.raises(RuntimeError) as raised:
-            exec(code)
-        assert shutdown.report(layout, raised.value) == status
-    assert capsys.readouterr().err.startswith(f"{PEER} (Connection closed); the same command")
+LOST_PEER = f"{PEER} (Connection closed); the same command"
+FRAMES = {  # ranks, and the file that raises: exit status, the printed text
+    (2, str(Path(dist.__file__).with_name("c10d.py"))): (4, LOST_PEER),
+    (1, str(Path(dist.__file__).with_name("c10d.py"))): (1, "error on rank 1:"),
+    (2, "/home/me/distributed/sampler.py"): (1, "error on rank 1:"),
+}
+
+
+@pytest.mark.parametrize("case", FRAMES, ids=["peers", "no peers", "other code"])
+def test_a_runtime_error_inside_torch_distributed_is_that_of_a_lost_peer(case, layout, capsys):
+    """gloo raises no class of its own."""
+    layout.world, file = case
+    status, text = FRAMES[case]
+    code = compile("raise RuntimeError('Connection closed')", file, "exec")
+    with pytest.raises(RuntimeError) as raised:
+        exec(code)
+    assert shutdown.report(layout, raised.value) == status
+    assert capsys.readouterr().err.startswith(text)
 
 
 def test_output_that_nobody_reads_ends_no_run(capsys):
