@@ -1,11 +1,8 @@
-r"""Grade one completion, and show what the guards of equality.py see in it.
+r"""Grade one completion, and show both answers as grading/equality.py compares them.
 
-    python -m scripts.grade '\boxed{48+24}' 72
-
-The status is verify.py's. The difference is the first that a guard would find.
+python -m scripts.grade '\boxed{48+24}' 72
 """
 
-from grading.difference import difference
 from grading.spelling import canonicalize
 from plumbing.errors import print_line
 from scripts.command import exit_on_error, make_parser
@@ -24,8 +21,6 @@ def main(argv: list[str] | None = None) -> None:
     print_line(f"reference answer: {canonicalize(args.gold)}")
     for answer in read_answers(args.completion)[:1]:
         print_line(f"answer: {canonicalize(answer)}")
-        if verdict.status == "wrong":
-            print_line(f"difference: {difference(args.gold, answer)}")
 
 
 if __name__ == "__main__":
