@@ -308,14 +308,15 @@ def train_step(
         trained = sampler.train_on(groups)
         check_trained(trained, groups)
         update = student.update(trained, step)  # step 4: GRPO
+    whole = join(groups)  # one for each problem, of all rounds
     row = {
         "step": step,
-        **step_metrics(join(groups), trained, history),
+        **step_metrics(whole, trained, history),
         **update,
         **watch,
         "seconds": time.perf_counter() - start,
     }
-    history.add(groups)
+    history.add(whole)
     # A sampler's own metrics cannot replace one of these.
     return row | {name: x for name, x in sampler.metrics().items() if name not in row}
 

@@ -19,7 +19,8 @@ Metrics = dict[str, float | None]  # by key of metrics.jsonl
 
 class History:
     """The groups of all earlier steps: which problems they have tried and, with --column, which of
-    its values are flat. rows: those steps' of selections.jsonl."""
+    its values are flat. The groups of a problem in a step count as one. rows: those steps' of
+    selections.jsonl."""
 
     LEAST = 16  # groups in each half
 
@@ -30,11 +31,17 @@ class History:
             _, self.value_of = problems.categories()  # the index of each problem's value
         # By value: right and all completions of its first n groups, for each n.
         self.sums_of = defaultdict(lambda: [(0, 0)])
+        right = Counter()
+        completions = Counter()
         for row in rows:
-            self._add(row["chosen"], row["successes"], row["completions"])
+            whole = row["step"], row["chosen"]
+            right[whole] += row["successes"]
+            completions[whole] += row["completions"]
+        for step, problem in completions:
+            self._add(problem, right[step, problem], completions[step, problem])
 
     def add(self, groups: list[Group]) -> None:
-        """Add the groups of a step."""
+        """Add the groups of a step, one for each problem."""
         for group in groups:
             self._add(group.problem, group.successes, len(group.completions))
 

@@ -97,6 +97,13 @@ def draw(groups, *_):
     groups[0].completions[0].reward = 1.0
 
 
+# Of selections.jsonl: problem 9 got two groups in a step.
+EARLIER = [
+    {"step": step, "chosen": problem, "successes": 0, "completions": 2}
+    for step, problem in ((2, 9), (2, 9), (3, 4))
+]
+
+
 @pytest.fixture
 def mocks() -> Mock:
     """A sampler, a student and a log, which record their calls. The sampler proposes problems 7 and
@@ -110,8 +117,7 @@ def mocks() -> Mock:
     m.student.config = parse("--prompts_per_step", 2, "--group_size", 2)
     m.student.rollout.side_effect = draw
     m.student.update.return_value = {"loss": 0.5}
-    earlier = [{"chosen": problem, "successes": 0, "completions": 0} for problem in (9, 4)]
-    m.history = History(earlier, Numbers(10), "c")
+    m.history = History(EARLIER, Numbers(10), "c")
     return m
 
 
@@ -157,15 +163,14 @@ def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(moc
     assert {name: metrics[name] for name in expected} == expected
     assert metrics["seconds"] > 0
     assert mocks.history.tried == {4, 5, 7, 9}
-    assert mocks.history.sums_of[0][3:] == [(1, 1), (1, 4), (2, 6), (2, 8)]
+    assert mocks.history.sums_of[0] == [(0, 0), (0, 4), (0, 6), (1, 7), (2, 12), (2, 14)]
 
 
 def test_a_resumed_run_remembers_outcomes_from_its_log(mocks):
     """Those by value of --column, and the problems."""
     take_step(mocks)
     rows = [selection(4, group) for group in mocks.log.call_args.args[1]]
-    earlier = [{"chosen": problem, "successes": 0, "completions": 0} for problem in (9, 4)]
-    resumed = History(earlier + rows, Numbers(10), "c")
+    resumed = History(EARLIER + rows, Numbers(10), "c")
     assert resumed.sums_of == mocks.history.sums_of
     assert resumed.tried == {4, 5, 7, 9}
 

@@ -11,7 +11,7 @@ from tests.helpers.samplers import Numbers
 
 def history(tried) -> History:
     """Steps that tried these problems, of which nothing else is known."""
-    rows = [{"chosen": problem, "successes": 0, "completions": 0} for problem in tried]
+    rows = [{"step": 1, "chosen": problem, "successes": 0, "completions": 0} for problem in tried]
     return History(rows, Numbers(10))
 
 

@@ -156,7 +156,7 @@ a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums[name] += => sums[name] =
 a problem of two groups counts twice | train.py | train::the_metrics_of_a_step
-    step_metrics(join(groups), => step_metrics(groups,
+    step_metrics(whole, => step_metrics(groups,
 the latest group of a problem alone | sampler.py | sampler::join_merges
     whole.completions += group.completions => whole.completions = group.completions
 any groups are trained on | train.py | train::a_completion_cannot_be_trained_on_twice
