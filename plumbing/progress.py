@@ -35,9 +35,9 @@ class Console:
             if warning := problems.overlap(val_problems):
                 print_line(warning)
             if not run.config.teacher_model:
-                n = run.config.steps * 3 // 4
                 print_line(
-                    f"  compute-matched with {n:,} steps, a Teacher on 1/4 of the devices (App. D)"
+                    "  compute-matched: 3/4 as many steps of a run whose Teacher has 1/4 of the "
+                    "devices (App. D)"
                 )
 
     def update(self, row: dict) -> None:
