@@ -8,7 +8,6 @@ import torch
 
 from plumbing.files import file_crc32
 from sampler import FOLDER, SAMPLERS, Pooled, find_sampler
-from samplers.difficulty_pools import ascending
 from samplers.knapsack import allocate
 from samplers.learning_progress import slopes
 from scripts.embed import save
@@ -238,6 +237,19 @@ def test_weighted_draws_in_proportion_to_the_weight_also_among_the_rest():
     assert shares_of(second) == pytest.approx([16 / 90, 37 / 90, 37 / 90], abs=0.02)
 
 
+def test_weighted_finds_a_prompt_too_long_only_once():
+    encoded = []
+
+    def fits(index):
+        encoded.append(index)
+        return index > 0
+
+    sampler = make("difficulty_pools", 3, fits)
+    for _ in range(20):
+        assert sorted(sampler.draw(2)) == [1, 2]
+    assert encoded.count(0) == 1
+
+
 def test_learnability_bins_share_follows_the_chance_of_a_live_group_whatever_its_size():
     """Of 1.6e9 completions in each bin, 1/2 are right in a, 1/16 in b: two of a bin differ with 1/2
     and 15/128. A bin without right ones has the least share, 0.05 / 2."""
@@ -247,12 +259,6 @@ def test_learnability_bins_share_follows_the_chance_of_a_live_group_whatever_its
     assert sampler.weights() == pytest.approx([*[64 / 79 / 3] * 3, 15 / 79], abs=1e-3)
     sampler.right_C[1] = 0
     assert sampler.weights()[3] == pytest.approx(0.025 / 1.025, abs=1e-3)
-
-
-@pytest.mark.parametrize("k", [1, 3, 999, 1000, 2000])
-def test_ascending_order_is_the_same_however_many_are_sorted_first(k):
-    key = np.random.default_rng(0).random(1000)
-    assert [*ascending(key, k)] == key.argsort().tolist()
 
 
 def test_difficulty_pools_weigh_problems_by_their_last_pass_rate():
