@@ -240,14 +240,21 @@ def test_a_model_that_cannot_recompute_activations_is_rejected_with_the_flag(tmp
         check_model(folder, 40, activation_checkpointing=True)
 
 
-@pytest.mark.parametrize("damage", [custom_code, lambda f: os.truncate(f / WEIGHTS, 40_000)])
-def test_a_damaged_model_gets_one_line_and_is_not_run(damage, tmp_path, tiny_model):
+@pytest.mark.parametrize("check", [check_model, check_teacher])
+def test_truncated_weights_get_one_line(check, tmp_path, tiny_model):
     begin_process()
     folder = shutil.copytree(tiny_model, tmp_path / "damaged")
-    damage(folder)
-    for check in (check_model, check_teacher):
-        with rejected(f"model '{folder}' cannot be used: "):
-            check(str(folder), 36)
+    os.truncate(folder / WEIGHTS, 40_000)
+    with rejected(f"model '{folder}' cannot be used: "):
+        check(str(folder), 36)
+
+
+@pytest.mark.parametrize("check", [check_model, check_teacher])
+def test_a_model_that_needs_its_own_code_gets_one_line_and_is_not_run(check, tmp_path, tiny_model):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    custom_code(folder)
+    with rejected(f"model '{folder}' cannot be used: "):
+        check(str(folder), 36)
     assert not (folder / "RUN").exists()
 
 

@@ -228,6 +228,3 @@ def test_a_resume_drops_later_rows_and_steps(whole, tmp_path, run_dir):
     assert checkpoint.steps(run.path) == [1]
     assert not (run.path / "evals/step_3.jsonl").exists()
     assert (run.path / "evals/step_1.jsonl").exists()
-
-
-# Logs
