@@ -1,4 +1,4 @@
-"""README and docs/ against the code: links, anchors, commands, flags, names, keys, sizes."""
+"""The pages against the code: links, anchors, commands, flags, names, keys, sizes."""
 
 import faulthandler
 import functools
@@ -27,11 +27,16 @@ from tests.helpers.models import ROOT
 from tests.helpers.ranks import run
 from tests.stress import mutation
 
-FILES = ROOT / "README.md", *(ROOT / "docs").glob("*.md")
+FILES = *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in FILES}
 every_page = pytest.mark.parametrize("page", PAGES)
+# The changelog also names code that has left.
+every_page_of_today = pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != "CHANGELOG.md"]
+)
 
-FOLDERS = "scripts|benchmarks|studies|examples|tests"
+FOLDERS = "|".join(sorted({path.parent.name for path in ROOT.glob("*/*.py")}))
+MODULES = "|".join(path.stem for path in ROOT.glob("*.py"))
 COMMAND = re.compile(rf"(?:-m ((?:{FOLDERS})(?:\.\w+)+)|\b(train)\.py\b)([^`|;&#>\n]*)")
 FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]*)")
 # Slurm's; pip's and tensorboard's; torchrun's, from torch 2.13 on.
@@ -103,9 +108,7 @@ def test_files_named_in_links_and_backticks_exist(page):
     links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", PAGES[page])
     for name in [*links, *re.findall(r'(?:src|srcset)="([^"]+)"', PAGES[page])]:
         assert "://" in name or ((ROOT / page).parent / name).exists(), name
-    for name in re.findall(
-        rf"`((?:plumbing|samplers|rewards|docs|{FOLDERS})/[\w/]+\.\w+)`", PAGES[page]
-    ):
+    for name in re.findall(rf"`((?:{FOLDERS}|docs)/[\w/]+\.\w+)`", PAGES[page]):
         assert (ROOT / name).exists(), name
     for name in re.findall(r"`(test_\w+\.py)`", PAGES[page]):
         assert [*(ROOT / "tests").rglob(name)], name
@@ -141,7 +144,7 @@ def test_ten_samplers_run_in_trl_as_readme_says():
     assert "trl==1.16.0" in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
-@every_page
+@every_page_of_today
 @pytest.mark.filterwarnings("ignore:.* found in sys.modules")
 def test_commands_flags_presets_and_samplers_exist(page):
     for module, flags in commands_of(page):
@@ -154,10 +157,9 @@ def test_commands_flags_presets_and_samplers_exist(page):
         find_sampler(name)
 
 
-@every_page
+@every_page_of_today
 def test_dotted_names_of_the_code_resolve(page):
-    modules = "grpo|plumbing|rollout|sampler|teacher|train|verify"
-    for name in re.findall(rf"`((?:{modules})(?:\.\w+)+)`", PAGES[page]):
+    for name in re.findall(rf"`((?:{FOLDERS}|{MODULES})(?:\.\w+)+)`", PAGES[page]):
         if not name.endswith((".py", ".pt")):  # files
             resolve_name(name)
 
