@@ -462,9 +462,7 @@ def clipped_surrogate(ratio_N, advantage_N, clip_low: float, clip_high: float):
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
     unclipped_N = ratio_N * advantage_N
     objective_N = unclipped_N.minimum(clipped_N * advantage_N)
-    high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
-    low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
-    return objective_N, high_N | low_N
+    return objective_N, objective_N < unclipped_N
 
 
 def kl_estimate(logp_N, ref_logp_N):
