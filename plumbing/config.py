@@ -155,27 +155,19 @@ class Config:
     )
 
 
-def preset_values(argv: list[str] | None) -> dict:
-    """Return the values of --preset of a command line, by field; {} without one, or of none that
-    there is."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--preset", nargs="?")
-    name = parser.parse_known_args(argv)[0].preset
-    if name not in PRESETS:
-        return {}
-    parser = command_line.Parser(None)
-    command_line.add_fields(parser, Config)
-    return vars(parser.parse_args(shlex.split(PRESETS[name]))) | {"preset": name}
-
-
 def parse_flags(argv: list[str] | None, description: str | None) -> tuple[Config, Config, set]:
     """Parse train.py's command line: returns the settings, the preset's, and the names of the flags
     that were given. --help shows the values of the preset. Raises ValueError with one line."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", nargs="?", default=Config.preset)
+    name = first.parse_known_args(argv)[0].preset
+    preset = PRESETS.get(name, "")  # `parser` rejects another name
+    plain = command_line.Parser(None)
+    command_line.add_fields(plain, Config)
+    of_preset = vars(plain.parse_args(shlex.split(preset)))
     parser = command_line.Parser(description)
-    command_line.add_fields(parser, Config, shown=preset_values(argv))
+    command_line.add_fields(parser, Config, shown=of_preset | {"preset": name})
     given = vars(parser.parse_args(argv))
-    preset = PRESETS[given.get("preset", Config.preset)]
-    of_preset = vars(parser.parse_args(shlex.split(preset)))
     for flags in (of_preset, given):
         if "model" in flags:
             flags.setdefault("teacher_model", flags["model"])
