@@ -4,7 +4,6 @@ import functools
 import importlib.util
 import inspect
 import sys
-import sysconfig
 import traceback
 from pathlib import Path
 
@@ -46,17 +45,12 @@ def place_of(error: BaseException) -> str:
     modules = list(sys.modules.items())
     plugins = {Path(module.__file__).resolve() for name, module in modules if name.endswith(".py")}
     folders = {plugin.parent for plugin in plugins} - {ROOT}
-    libraries = [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")]
     frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         if frame.filename.startswith("<"):  # <frozen importlib>
             continue
         file = Path(frame.filename).resolve()
-        is_beside = not folders.isdisjoint(file.parents) and not any(
-            file.is_relative_to(library) for library in libraries
-        )
-        is_ours = file.is_relative_to(ROOT) and file.parent not in folders
-        if file in plugins or (is_beside and not is_ours):
+        if file in plugins or file.parent in folders:
             return f" ({frame.filename}, line {frame.lineno}: {frame.line})"
     return ""
 
