@@ -13,8 +13,7 @@ import pytest
 import train
 from plumbing.files import read_lines
 from plumbing.run import checkpoint
-from plumbing.run.directory import RunDir
-from tests.helpers.ranks import DEMO, after, assert_same_run, launch, metrics_of, run
+from tests.helpers.ranks import after, assert_same_run, launch, metrics_of, run
 
 pytestmark = pytest.mark.slow
 
@@ -84,24 +83,6 @@ def test_ctrl_c_during_an_evaluation(whole, halfway, tmp_path):
     assert not (folder / "student").exists()
     assert not (folder / "evals/step_2.jsonl").exists()
     resume(folder, whole, halfway, *flags)
-
-
-def test_a_terminal_that_closes_and_files_that_are_gone_lose_nothing(halfway, tmp_path):
-    """After step 2 the data file and the model are removed, and SIGHUP comes."""
-    data = shutil.copytree(halfway, tmp_path / "data")
-    model = shutil.copytree(DEMO, tmp_path / "model")
-
-    def close(run, name, rows, mode="a"):
-        if name == "metrics" and rows[0]["step"] == 2:
-            shutil.rmtree(data)
-            shutil.rmtree(model)
-            os.kill(os.getpid(), signal.SIGHUP)
-
-    folder, flags = tmp_path / "run", ("--checkpoint_every", 1)
-    before = {"before": lambda rank: after(RunDir, "log", close)}
-    ended = launch(folder, *flags, model=model, data=data, **before)
-    assert ended.statuses == [143]
-    assert checkpoints(folder) == ["step_1", "step_2"]
 
 
 ENDS = {  # machines, ranks, ranks that are killed in the first update
