@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import pytest
 import torch
 from transformers import AutoTokenizer
 
@@ -10,26 +11,19 @@ from plumbing.files import read_lines
 from rollout import Policy
 from studies.useful import letters
 
+PUZZLES = {  # family, size and seed: problem, answer, steps
+    ("reverse", 4, 0): ("Reverse: mynb", "bnym", ""),
+    ("sort", 3, 0): ("Sort: m y n", "mny", ""),
+    # 7 + 10 = 17; 17 - 21 = -4, which is 96; 96 * 85 = 8160
+    ("mod", 3, 2): ("Mod 100: 07 + 10 - 21 * 85", "60", "17 96 60"),
+}
 
-def test_puzzles_by_hand():
+
+@pytest.mark.parametrize("puzzle", PUZZLES)
+def test_puzzles_by_hand(puzzle):
     """Operations go from left to right, modulo 100."""
-    rng = random.Random(0)
-    for family in letters.SIZES_OF:
-        for size in letters.SIZES_OF[family]:
-            problem, answer, steps = letters.make_puzzle(family, size, rng)
-            name, _, text = problem.partition(": ")
-            if family == "reverse":
-                assert (name, text, len(text)) == ("Reverse", answer[::-1], size)
-            elif family == "sort":
-                assert (name, sorted(text.split()), size) == ("Sort", [*answer], len(answer))
-            else:
-                value, *rest = text.split()
-                results = []
-                for operation, number in zip(rest[::2], rest[1::2], strict=True):
-                    value = f"{eval(f'{int(value)} {operation} {int(number)}') % 100:02d}"
-                    results.append(value)
-                assert (name, answer, steps) == ("Mod 100", value, " ".join(results))
-                assert len(results) == size
+    family, size, seed = puzzle
+    assert letters.make_puzzle(family, size, random.Random(seed)) == PUZZLES[puzzle]
 
 
 def test_problems_are_distinct_and_those_to_validate_on_are_not_trained_on():
