@@ -137,11 +137,6 @@ def test_ten_samplers_run_in_trl_as_readme_says():
     fit = [cls for cls in classes if not cls.uses_teacher and not cls.has_own_rounds()]
     assert len(fit) == 10 and len(names) == 17
     assert "Ten of the 18 samplers also run in TRL 1.16" in PAGES["README.md"]
-    listed = PAGES["docs/extending.md"].partition("### In TRL\n")[2].partition("\n\n    ")[0]
-    assert {cls.__name__ for cls in fit} == {
-        find_sampler(name).__name__ for name in re.findall(r"`(\w+)`", listed)
-    }
-    assert "trl==1.16.0" in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
 @every_page_of_today
@@ -252,15 +247,3 @@ def test_the_code_of_the_lesson_runs(tmp_path):
         (tmp_path / name).symlink_to(ROOT / name)
     env = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
-
-
-@pytest.mark.hour
-@pytest.mark.timeout(1200)
-def test_the_lesson_runs():
-    faulthandler.cancel_dump_traceback_later()
-    nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
-    import nbformat
-
-    notebook = nbformat.read(ROOT / "docs/lesson.ipynb", 4)
-    nbclient.NotebookClient(notebook, resources={"metadata": {"path": ROOT / "docs"}}).execute()
-    assert "correlation 0." in str(notebook.cells)
