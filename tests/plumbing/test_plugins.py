@@ -22,6 +22,7 @@ from sampler import (
     join,
 )
 from scripts.command import exit_on_error
+from scripts.study.runs import read_config
 from tests.helpers.checks import rejected
 from tests.helpers.groups import solved
 from tests.helpers.models import ROOT
@@ -55,50 +56,35 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 @pytest.fixture(scope="module")
 def custom_run(tmp_path_factory, halfway):
-    """A directory with the files of a custom sampler and reward, and a run of one step with them;
-    a function that goes on with the run, from its number of steps and other flags."""
+    """The directory of a run of one step with a custom sampler and reward. call_log.py is imported
+    by the reward, in the workers alone."""
     folder = tmp_path_factory.mktemp("custom")
     (folder / "mine.py").write_text(MINE)
     (folder / "every_other.py").write_text(EVERY_OTHER)
     (folder / "call_log.py").write_text("calls = []")
-
-    def go(steps, *flags):
-        files = ("--sampler", f"{folder}/mine.py:Mine", "--reward", folder / "every_other.py")
-        few = ("--verify_workers", 1, "--max_completion_tokens", 4, "--eval_every", 1)
-        argv = command(folder / "run", *few, *files, *flags, "--steps", steps, data=halfway)
-        return torchrun(1, folder, lambda: train.main(argv))
-
-    ended = go(1)
+    files = ("--sampler", f"{folder}/mine.py:Mine", "--reward", folder / "every_other.py")
+    few = ("--verify_workers", 1, "--max_completion_tokens", 4, "--eval_every", 1, "--steps", 1)
+    argv = command(folder / "run", *few, *files, data=halfway)
+    ended = torchrun(1, folder, lambda: train.main(argv))
     assert ended.statuses == [0], ended
-    return folder, go
+    return folder / "run"
 
 
 def test_a_run_takes_the_choice_of_a_custom_sampler_and_the_rewards_of_a_custom_function(
     custom_run,
 ):
     """There is one worker, in which every other call earns 1; reference answers are graded too."""
-    folder, _ = custom_run
-    for row in read_lines(folder / "run/selections.jsonl"):
+    for row in read_lines(custom_run / "selections.jsonl"):
         worst = row["utilities"].index(min(row["utilities"]))
         assert row["chosen"] == row["pool"][worst]
-    row = read_lines(folder / "run/metrics.jsonl")[1]
+    row = read_lines(custom_run / "metrics.jsonl")[1]
     assert 0 < row["reward_mean"] < 1
 
 
-def test_a_run_resumes_after_its_custom_files_have_changed_only_if_that_is_allowed(custom_run):
-    """call_log.py is imported by the reward, in the workers alone."""
-    folder, go = custom_run
-    for name in ("mine.py", "every_other.py", "call_log.py"):
-        file = folder / name
-        file.write_text(file.read_text() + "\n")
-    ended = go(2)
-    assert ended.statuses == [2]
-    names = "--reward call_log.py, --reward every_other.py, --sampler mine.py"
-    assert f"the code has changed since: {names}; " in ended.err
-    assert ended.err.count("\n") == 1
-    ended = go(2, "--allow_code_change")
-    assert ended.statuses == [0], ended
-    assert f"of changed code: {names}" in ended.out
+def test_custom_files_are_among_a_runs_code(custom_run):
+    """test_run_dir.py changes the code of a run, test_code.py that of a plug-in."""
+    names = {"--sampler mine.py", "--reward every_other.py", "--reward call_log.py"}
+    assert names <= read_config(custom_run)["code"].keys()
 
 
 def test_a_file_called_like_a_library_does_not_replace_it(tmp_path):
