@@ -308,26 +308,12 @@ def test_a_rank_draws_its_share_and_gets_that_of_the_others(actor):
 # Evaluation
 
 
-@pytest.fixture
-def evaluate(actor):
-    """A function from Student.rollout to what an evaluation of 5 problems at step 10, on the first
-    of two ranks, logs. The prompt of problem 1 is too long."""
+def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(actor):
+    """On the first of two ranks. The prompt of problem 1 is too long; problems 0 and 3 are solved,
+    2 in part. Parts have a row for each rank; verdicts are logged in order."""
     actor.layout.n_students = 2
     actor.encode = lambda question: [5] * (5 if question == "1" else 4)
     actor.config.max_rollout_tokens = 4 + actor.config.max_completion_tokens  # one row a rank
-    run = Mock()
-
-    def evaluate(rollout):
-        actor.rollout = rollout
-        train.evaluate(10, actor, Numbers(5), run, report=Mock())
-        return run.log_evaluation.call_args
-
-    return evaluate
-
-
-def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(evaluate):
-    """Problems 0 and 3 are solved, 2 in part. Parts have a row for each rank; verdicts are logged
-    in order."""
     calls = []
 
     def rollout(groups, problems, temperature, stream, watch):
@@ -335,17 +321,15 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(evaluate):
         for each in groups:
             each.completions = [completion(reward={0: 1, 2: 0.5, 3: 1}.get(each.problem, 0))]
 
-    step, rows, metrics = evaluate(rollout).args
+    actor.rollout = rollout
+    run = Mock()
+    train.evaluate(10, actor, Numbers(5), run, report=Mock())
+    step, rows, metrics = run.log_evaluation.call_args.args
     assert calls == [([0, 2], 0.0, (0, 10, 0)), ([3, 4], 0.0, (0, 10, 0))]
     assert metrics["val_accuracy"] == 2 / 5
     assert step == 10
     assert [row["problem"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["reward"] for row in rows] == [1, 0, 0.5, 1, 0]
-
-
-def test_evaluation_ends_at_a_signal(evaluate, actor):
-    actor.layout.stopping = True
-    assert evaluate(rollout=None) is None
 
 
 # The sampler's part

@@ -167,7 +167,6 @@ def interrupt(*_):
 
 
 ENDS = {  # what replaces a part of the run; what `main` returns, or raises
-    "finished": (None, 0),
     "rejected": (("check", lambda *_: 1 / 0), 1),
     "interrupted in a step": (("train_step", interrupt), KeyboardInterrupt),
 }
@@ -187,8 +186,7 @@ def test_main_leaves_its_process_as_it_was_and_can_be_called_again(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     before = state()
     with monkeypatch.context() as patch:
-        if part:
-            patch.setattr(train, *part)
+        patch.setattr(train, *part)
         if isinstance(end, int):
             assert main(tmp_path / "run", halfway) == end
         else:
