@@ -88,7 +88,6 @@ def test_a_prompt_has_header_question_and_footer_and_special_tokens_before_it(
 CHANGED = {  # templates that lose or change a part of a text
     "takes parts": "{% for part in m.content %}{% if part.type %}{{ part.text }}{% endif %}"
     "{% endfor %}",
-    "lower case": "{{ m.content | lower }}",
     "shortens": "{{ m.content[:400] }}",
     "one line": "{{ m.content.split() | join(' ') }}",
     "HTML": "{{ m.content | e }}",

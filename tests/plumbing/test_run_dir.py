@@ -93,12 +93,6 @@ REJECTED = {  # the damage, the error, and flags if any
     "a torn line": (write(METRICS, "{\n{}\n"), f"{METRICS}, line 1: "),
     "another model": (settings(model_files={"a": 1}), OTHER + "model_files was {'a': 1}, is {"),
     "another seed": (settings(), OTHER + "seed was 0, is 1", "--seed 1"),
-    "sampler settings": (
-        settings(),
-        OTHER + "sampler_args was 'temperature=0.1', is 'temperature=0.2'",
-        "--sampler_args temperature=0.2",
-    ),
-    "another sampler": (settings(sampler="goldilocks"), OTHER + "sampler was 'goldilocks', is 'so"),
     "fewer steps": (settings(), "is at step 2 already", "--steps 1"),
     "linear": (  # the learning rate depends on the number of steps
         settings(lr_schedule="linear"),

@@ -144,9 +144,8 @@ def test_ranks_that_do_not_meet_are_told_where(layout, capsys, monkeypatch):
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("rank", ["2", "-1", "x"])
-def test_a_rank_without_a_place_does_not_look_for_the_others(rank, capsys, monkeypatch):
-    variables = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+def test_a_rank_without_a_place_does_not_look_for_the_others(capsys, monkeypatch):
+    variables = {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **settings: pytest.fail("it looks"))
