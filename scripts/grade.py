@@ -1,6 +1,8 @@
 r"""Grade one completion, and show both answers as grading/equality.py compares them.
 
-python -m scripts.grade '\boxed{48+24}' 72
+    python -m scripts.grade '\boxed{48+24}' 72
+
+prints the status and reward of verify.py, here `wrong, reward 0`, and the two texts.
 """
 
 from grading.spelling import canonicalize
