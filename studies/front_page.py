@@ -3,8 +3,8 @@
     python -m studies.front_page
 
 Writes docs/gains.png (gains against the share of dead groups) and docs/demo.png (the demo's
-accuracy), and prints two tables of gains and the excerpt of the demo's console. Its whole output
-was recorded by
+accuracy), and prints README's table of gains, two of docs/results.md, and the excerpt of the demo's
+console, whose whole output was recorded by
 
     OMP_NUM_THREADS=1 torchrun --nproc_per_node 4 train.py --preset demo 2>&1 |
         tr '\\r' '\\n' > studies/demo_console.txt
@@ -27,6 +27,8 @@ from scripts.study.plan import Plan
 SPARSITY = ROOT / "studies/sparsity"
 DEMO = ROOT / "studies/leaderboard/scores.csv"
 CONSOLE = ROOT / "studies/demo_console.txt"
+TODAY = "curve.toml", "curve.csv"  # the plan and its scores, under today's rule of candidates
+OLDER = "plan.toml", "scores.csv"  # under the older rule
 TASKS = ["60", "84", "95", "98", "99.5"]  # of the plan, by share of dead groups
 SHORT_TASKS = ["60", "95", "99.5"]  # those of README's table
 ARMS = {  # of README: arm of the plan -> its name on the pages
@@ -35,7 +37,7 @@ ARMS = {  # of README: arm of the plan -> its name on the pages
     "words, K=64": "`bag_of_words`, K=64",
     "bins": "`learnability_bins` by topic and length",
 }
-ALL_ARMS = ARMS | {  # of docs/results.md
+ALL_ARMS = ARMS | {  # of docs/results.md, in its table of the older rule of candidates
     "Goldilocks, K=64": "Goldilocks, K=64",
     "Goldilocks, K=64, cheap": "Goldilocks, K=64, few updates",
     "words, K=8": "`bag_of_words`, K=8",
@@ -46,7 +48,7 @@ ALL_ARMS = ARMS | {  # of docs/results.md
     "DAPO": "DAPO",
 }
 WITH_TEACHER = [arm for arm in ALL_ARMS if arm.startswith("Goldilocks")]
-BLOCKS = [  # of the table of docs/results.md: title, columns of scores.summarize, arms
+BLOCKS = [  # of a table of docs/results.md: title, columns of scores.summarize, arms
     ("at equal completions", "gain", ALL_ARMS),
     ("compute-matched, where that is another comparison", "matched", WITH_TEACHER),
     ("at equal CPU seconds, where they are known", "cpu_seconds", ALL_ARMS),
@@ -60,10 +62,10 @@ COLOURS = {  # by arm of README
 }
 
 
-def summarize() -> pd.DataFrame:
-    """Compare the arms of the sparsity study with uniform: a row for each task and arm."""
-    plan = Plan.read(SPARSITY / "plan.toml")
-    rows = scores.read(SPARSITY / "scores.csv")
+def summarize(plan_name: str, scores_name: str) -> pd.DataFrame:
+    """Compare the arms of a study of the five shares with uniform: a row for each task and arm."""
+    plan = Plan.read(SPARSITY / plan_name)
+    rows = scores.read(SPARSITY / scores_name)
     rows = rows[rows.task.isin(TASKS)]
     return scores.summarize(rows, plan.baseline, plan.budget, plan.devices, plan.places)
 
@@ -106,7 +108,7 @@ def short_table(summary: pd.DataFrame) -> str:
 
 
 def long_table(summary: pd.DataFrame) -> str:
-    """Format the table of docs/results.md: all gains, in three BLOCKS."""
+    """Format a table of docs/results.md: all gains, in three BLOCKS."""
     rows = []
     for title, prefix, arms in BLOCKS:
         rows.append([f"*{title}*", *[""] * len(TASKS)])
@@ -181,10 +183,11 @@ def draw_demo(rows: pd.DataFrame) -> Figure:
 def main(argv=None) -> None:
     with exit_on_error("front_page"):
         make_parser(__doc__).parse_args(argv)
-        summary = summarize()
+        summary = summarize(*TODAY)
         draw_gains(summary).savefig(ROOT / "docs/gains.png", dpi=150)
         draw_demo(scores.read(DEMO)).savefig(ROOT / "docs/demo.png", dpi=150)
-        print(short_table(summary), long_table(summary), console(), sep="\n\n")
+        older = long_table(summarize(*OLDER))
+        print(short_table(summary), long_table(summary), older, console(), sep="\n\n")
 
 
 if __name__ == "__main__":
