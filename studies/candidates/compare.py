@@ -4,7 +4,8 @@
 
 Under the old one, "returning", unchosen candidates returned in the same pass (until 56f0dc2). The
 command takes tables of scores, whose arms are called "SAMPLER, K=…, RULE"; several are put
-together. The criterion is in docs/log.md, 2026-11-29.
+together, and an arm without a rule is of today's, "passes". The criterion is in docs/log.md,
+2026-11-29.
 """
 
 import numpy as np
@@ -17,6 +18,15 @@ BUDGET = 23_040  # completions of a run: 120 steps of 12 groups of 16
 STEPS, PROMPTS = 120, 12
 AT = BUDGET * np.linspace(8, 12, 5) / 12  # where accuracy is read
 OLD = "returning"
+TODAY = "passes"
+
+
+def read(paths: list[str]) -> pd.DataFrame:
+    """Put tables of scores together, each run once, and name the rule of each arm."""
+    rows = pd.concat([scores.read(path) for path in paths], ignore_index=True)
+    rows = rows.drop_duplicates(["task", "arm", "seed", "step"])  # uniform is in several
+    has_no_rule = (rows.arm + f", {OLD}").isin(rows.arm)
+    return rows.assign(arm=rows.arm.mask(has_no_rule, rows.arm + f", {TODAY}"))
 
 
 def live_by_quarter(runs: pd.DataFrame) -> list[float]:
@@ -45,7 +55,7 @@ def against_old(rows: pd.DataFrame) -> pd.DataFrame:
         sampler, _, rule = arm.rpartition(", ")
         base = rows[(rows.task == task) & (rows.arm == f"{sampler}, {OLD}")]
         paired = runs[runs.seed.isin(base.seed)]
-        if rule not in ("passes", "replacement") or paired.empty:
+        if rule not in (TODAY, "replacement") or paired.empty:
             continue
         gain = scores.gain(paired, base[base.seed.isin(runs.seed)], AT)
         table.append({"rule": rule, "task": task, "sampler": sampler} | gain)
@@ -59,8 +69,7 @@ def main():
     parser = make_parser(__doc__)
     parser.add_argument("csv", nargs="+", help="tables of scores")
     with exit_on_error("compare"):
-        parts = [scores.read(path) for path in parser.parse_args().csv]
-        rows = pd.concat(parts, ignore_index=True)
+        rows = read(parser.parse_args().csv)
         for table in (quarters(rows), against_old(rows)):
             print(table.to_string(index=False, float_format="{:.3f}".format), end="\n\n")
 
