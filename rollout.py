@@ -34,6 +34,12 @@ from plumbing.model_checks import (
 from plumbing.models import load, recompute_activations, suffix_length, write
 
 
+def prompt_text(config: Config, question: str) -> str:
+    """Join header, question and footer, those that are not empty, with blank lines (App. M)."""
+    parts = config.prompt_header, question, config.prompt_footer
+    return "\n\n".join(filter(None, parts))
+
+
 class PromptEncoder:
     """Encoder of questions as prompts: header, question, footer, joined by blank lines, or in the
     tokenizer's chat template."""
@@ -64,8 +70,7 @@ class PromptEncoder:
 
     def _render(self, question: str) -> tuple[str, str]:
         """Return `text` and `answer_start`."""
-        parts = self.config.prompt_header, question, self.config.prompt_footer
-        content = "\n\n".join(filter(None, parts))
+        content = prompt_text(self.config, question)
         if not self.config.chat_template:
             return content, "".join(content.split()[-1:])
         prompt = render(self.tokenizer, [content], prompt=True)

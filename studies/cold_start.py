@@ -42,7 +42,7 @@ from plumbing.config import Config
 from plumbing.distributed.layout import device_type
 from plumbing.errors import InputError, print_line
 from plumbing.files import read_lines
-from rollout import Generator, Policy, PromptEncoder
+from rollout import Generator, Policy, PromptEncoder, prompt_text
 from scripts import reasoning_tasks
 from scripts.command import exit_on_error, make_parser
 from studies.supervised import descend, make_olmo2
@@ -247,12 +247,7 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 def make_model(shown: list[Demonstration], config: Config, folder: str, seed: int) -> None:
     """Write an untrained model, whose tokenizer is made from the demonstrations."""
-    texts = []
-    for problem, text in shown:
-        parts = config.prompt_header, problem, config.prompt_footer
-        prompt = "\n\n".join(filter(None, parts))  # as rollout.PromptEncoder's
-        texts.append(prompt + text)
-    tokenizer = make_tokenizer(texts)
+    tokenizer = make_tokenizer([prompt_text(config, problem) + text for problem, text in shown])
     tokenizer.save_pretrained(folder)
     make_olmo2(tokenizer, seed, **SIZES).save_pretrained(folder)
 
