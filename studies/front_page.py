@@ -26,6 +26,7 @@ from scripts.study.plan import Plan
 
 SPARSITY = ROOT / "studies/sparsity"
 DEMO = ROOT / "studies/leaderboard/scores.csv"
+SPEED_UPS = ROOT / "studies/speed_ups.csv"  # also has the dead groups before training
 CONSOLE = ROOT / "studies/demo_console.txt"
 TODAY = "curve.toml", "curve.csv"  # the plan and its scores, under today's rule of candidates
 OLDER = "plan.toml", "scores.csv"  # under the older rule
@@ -63,11 +64,14 @@ COLOURS = {  # by arm of README
 
 
 def summarize(plan_name: str, scores_name: str) -> pd.DataFrame:
-    """Compare the arms of a study of the five shares with uniform: a row for each task and arm."""
+    """Compare the arms of a study of the five shares with uniform: a row for each task and arm.
+    `untrained` is the share of dead groups before training; `dead` is the arm's in training."""
     plan = Plan.read(SPARSITY / plan_name)
     rows = scores.read(SPARSITY / scores_name)
     rows = rows[rows.task.isin(TASKS)]
-    return scores.summarize(rows, plan.baseline, plan.budget, plan.devices, plan.places)
+    summary = scores.summarize(rows, plan.baseline, plan.budget, plan.devices, plan.places)
+    measured = pd.read_csv(SPEED_UPS, comment="#").query("model == 'a toy task'")
+    return summary.assign(untrained=summary.task.map(measured.groupby("task").untrained.first()))
 
 
 def percent(share: float) -> str:
@@ -81,11 +85,11 @@ def signed(points: float) -> str:
 
 
 def table(summary: pd.DataFrame, tasks: list[str], rows: list[list[str]]) -> str:
-    """Format a Markdown table with a column for each task, below its share of dead groups and
-    uniform's accuracy."""
+    """Format a Markdown table with a column for each task, below its share of dead groups before
+    training and uniform's accuracy."""
     uniform = summary[summary.arm == "uniform"].set_index("task").loc[tasks]
     rows = [
-        ["points over uniform", *(f"{percent(dead)} dead" for dead in uniform.dead)],
+        ["points over uniform", *(f"{percent(dead)} dead" for dead in uniform.untrained)],
         ["---"] * (1 + len(tasks)),
         ["*uniform's accuracy*", *(f"{accuracy:.1f}%" for accuracy in uniform.accuracy)],
         *rows,
@@ -108,8 +112,10 @@ def short_table(summary: pd.DataFrame) -> str:
 
 
 def long_table(summary: pd.DataFrame) -> str:
-    """Format a table of docs/results.md: all gains, in three BLOCKS."""
-    rows = []
+    """Format a table of docs/results.md: uniform's dead groups in training, and all gains, in three
+    BLOCKS."""
+    uniform = summary[summary.arm == "uniform"].set_index("task").loc[TASKS]
+    rows = [["*its dead groups in training*", *map(percent, uniform.dead)]]
     for title, prefix, arms in BLOCKS:
         rows.append([f"*{title}*", *[""] * len(TASKS)])
         points = summary.pivot(index="arm", columns="task", values=f"{prefix}_points")
@@ -144,12 +150,12 @@ def draw_gains(summary: pd.DataFrame) -> Figure:
         height = max(points, height + 1.25)  # labels of two lines must not overlap
         axes.text(len(TASKS) - 0.7, height, label, color=colour, va="center", fontsize=12)
     axes.axhline(0, color=figures.GREY, linewidth=1)
-    dead = summary[summary.arm == "uniform"].set_index("task").dead[TASKS]
+    dead = summary[summary.arm == "uniform"].set_index("task").untrained[TASKS]
     axes.set(
         xticks=range(len(TASKS)),
         xticklabels=map(percent, dead),
         xlim=(-0.3, len(TASKS) + 1.1),
-        xlabel="dead groups under uniform (places evenly spaced)",
+        xlabel="dead groups before training (places evenly spaced)",
         ylabel="points over uniform",
     )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: signed(y)[:-2] if y else "0"))
