@@ -8,11 +8,12 @@ Two records, `Group` and `Completion`, and pure functions: no model, no file, no
     hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
     logp, A, w     ->  correct_mismatch, policy_loss  ->  scalar, backward()
 
-The loss is a weighted sum over response tokens. A row's weight w follows from its group and totals
-over the step, whose groups each rank holds: neither micro-batches nor ranks change the gradient.
+The loss is a weighted sum over response tokens. A completion's weight w depends on the lengths in
+its group and on totals over the step. Each rank holds all groups of the step, so neither
+micro-batches nor ranks change the gradient.
 
-Shapes: P prompts, G completions of one, B of several, N response tokens of some rows laid end to
-end (no padding), D hidden size, V vocabulary.
+Shapes: P prompts, G completions of one prompt, B completions of any prompts, N response tokens of
+some completions laid end to end (no padding), n a chunk of these, D hidden size, V vocabulary.
 """
 
 import functools
@@ -153,8 +154,9 @@ def noise_floor(p: float, G: int) -> float:
     """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |f - y| of a teacher that
     knows p and predicts f = √(p(1-p)). It is not 0, because y comes from only G completions.
 
-    It is no lower bound: f = E[y], which is below √(p(1-p)), minimises the MSE. With p̂ in place of
-    p, as logged, dead groups contribute 0: the mean is several times too low where most are."""
+    It is not a lower bound: the mean |f - y| is smallest if f is the median of y. The Teacher's MSE
+    loss aims at E[y], which is below √(p(1-p)). The logged value has p̂ in place of p, so that dead
+    groups contribute 0: where most groups are dead, it is several times too low."""
     f = group_factor(p)
     return _expectation(lambda p_hat: abs(f - group_factor(p_hat)), p, G)
 
@@ -264,7 +266,7 @@ def row_weights(
 
 def token_logprobs(
     hidden_N_D: torch.Tensor,
-    weight_V_D: torch.Tensor,
+    head_V_D: torch.Tensor,
     targets_N: torch.Tensor,
     temperature: float = 1.0,
     chunk: int | None = None,
@@ -273,59 +275,59 @@ def token_logprobs(
 
     Both are at least float32. The (N, V) logits exist for `chunk` tokens at a time only (default:
     2^25 logits, 128 MiB in float32). `temperature` must be the one the tokens were sampled at."""
-    chunk = chunk or max(1, 2**25 // len(weight_V_D))
-    return TokenLogprobs.apply(hidden_N_D, weight_V_D, targets_N, temperature, chunk)
+    chunk = chunk or max(1, 2**25 // len(head_V_D))
+    return TokenLogprobs.apply(hidden_N_D, head_V_D, targets_N, temperature, chunk)
 
 
 class TokenLogprobs(torch.autograd.Function):
-    """log π(y) and entropy of softmax(h Wᵀ / τ), a part at a time; backward recomputes it.
+    """log π(t) and entropy of softmax(h Wᵀ / τ), a part at a time. Backward recomputes the logits.
 
-    With z = h Wᵀ / τ and p = softmax(z):
+    With z = h Wᵀ / τ, p = softmax(z) and the target t:
 
-        ∂ log p_y / ∂z = e_y - p,   ∂H / ∂z = -p ⊙ (log p + H)
+        ∂ log p_t / ∂z = e_t - p,   ∂H / ∂z = -p ⊙ (log p + H)
 
     Forward takes chunks of tokens. Backward takes chunks, a quarter as large, of the vocabulary
     with all tokens: ∂W then needs no accumulator."""
 
     @staticmethod
-    def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
+    def forward(ctx, hidden_N_D, head_V_D, targets_N, temperature, chunk):
         parts = []
         hidden_parts = hidden_N_D.split(chunk)
         target_parts = targets_N.split(chunk)
-        for h, y in zip(hidden_parts, target_parts, strict=True):
-            z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
+        for h, target_n in zip(hidden_parts, target_parts, strict=True):
+            z = logits(h, head_V_D).div_(temperature)  # (chunk, V)
             normaliser_n = z.logsumexp(dim=-1)
-            log_p = z.sub_(normaliser_n[:, None])  # as in backward
-            logp_n_1 = log_p.gather(1, y[:, None])
+            log_p = z.sub_(normaliser_n[:, None])  # the same operations as in backward
+            logp_n_1 = log_p.gather(1, target_n[:, None])
             p_log_p = log_p.exp().mul_(log_p)
             minus_entropy_n = p_log_p.sum(dim=-1)
             part = logp_n_1[:, 0], -minus_entropy_n, normaliser_n
             parts.append(part)
         columns = zip(*parts, strict=True)
         logp_N, entropy_N, normaliser_N = map(torch.cat, columns)
-        ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N)
+        ctx.save_for_backward(hidden_N_D, head_V_D, targets_N, normaliser_N, entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
         ctx.temperature = temperature
         # In backward a chunk is a part of the vocabulary, for all tokens: a quarter as many logits.
-        ctx.chunk_logits = chunk * len(weight_V_D) // 4
+        ctx.chunk_logits = chunk * len(head_V_D) // 4
         return logp_N, entropy_N
 
     @staticmethod
     def backward(ctx, grad_logp_N, grad_entropy_N):
-        hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
+        hidden_N_D, head_V_D, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
         if grad_logp_N is None:
             grad_logp_N = torch.zeros_like(entropy_N)
         # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
-        grad_weight = torch.empty_like(weight_V_D)
+        grad_weight = torch.empty_like(head_V_D)
         tokens = len(targets_N)
         chunk = max(1, ctx.chunk_logits // tokens)
         if chunk > 64:
             chunk -= chunk % 64  # cuBLAS is slow with rows that are not aligned
         start = 0  # the chunk's first token of the vocabulary
-        weight_parts = weight_V_D.split(chunk)
+        head_parts = head_V_D.split(chunk)
         grad_parts = grad_weight.split(chunk)
-        for W, grad_W in zip(weight_parts, grad_parts, strict=True):
+        for W, grad_W in zip(head_parts, grad_parts, strict=True):
             z = logits(hidden_N_D, W).div_(ctx.temperature)  # (N, chunk)
             log_p = z.sub_(normaliser_N[:, None])
             grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
@@ -353,7 +355,7 @@ def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
 
 
 def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
-    """Add e_y · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
+    """Add e_t · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
     last = grad_z.shape[1] - 1
     in_chunk_N = (target_N >= 0) & (target_N <= last)
     column_N_1 = target_N.clamp(0, last)[:, None]
@@ -361,17 +363,17 @@ def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
     grad_z.scatter_add_(1, column_N_1, grad_N[:, None])
 
 
-def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
+def logits(hidden_N_D: torch.Tensor, head_V_D: torch.Tensor) -> torch.Tensor:
     """Compute hidden Wᵀ (N, V) in at least float32. bf16 would round 16.06 to 16, for example."""
     dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
     if hidden_N_D.dtype == dtype:
-        return hidden_N_D @ weight_V_D.T
+        return hidden_N_D @ head_V_D.T
     if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
-        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
+        return torch.mm(hidden_N_D, head_V_D.T, out_dtype=dtype)
     # Cast a part of the weight at a time, small enough for a processor's cache: in decoding, a cast
     # of all of it would take longer than the product.
     hidden = hidden_N_D.to(dtype)
-    parts = [hidden @ w.T.to(dtype) for w in weight_V_D.split(1024)]
+    parts = [hidden @ w.T.to(dtype) for w in head_V_D.split(1024)]
     return torch.cat(parts, dim=1)
 
 

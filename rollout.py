@@ -78,7 +78,7 @@ class PromptEncoder:
 
     def __call__(self, question: str) -> list[int]:
         """Return the prompt as token ids, with special tokens before the text only. Raises
-        InputError, with the question, if the tokenizer or the chat template, a program, fails."""
+        InputError, which quotes the question, if the tokenizer or the chat template fails."""
         with reject_on_error(self.config.model, f"cannot make a prompt of {question!r:.80}"):
             text = self.text(question)
             ids = self.tokenizer(text, add_special_tokens=self.special_tokens).input_ids
@@ -86,8 +86,9 @@ class PromptEncoder:
         return ids[:end]
 
     def check(self, problems: Problems, n: int = 1000) -> None:
-        """Raise ValueError unless n problems, spread over the file, become prompts that keep their
-        words, and the chat template keeps the longest problem and all signs of a text."""
+        """Raise ValueError unless n problems, spread over the file, keep their words when they are
+        tokenized, and the chat template leaves the longest problem and PROBE, which has all
+        printable ASCII characters, unchanged."""
         for index in range(0, len(problems), math.ceil(len(problems) / n)):
             question = problems.question(index)
             self(question)
@@ -253,11 +254,11 @@ def sample_tokens(
     input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b] and draws
     by uniform_B_T[b]. Returns tokens (B, T) and float32 log-probs (B, T), not cut at stop tokens.
 
-    Tokens are drawn in blocks. Between blocks the rows that a stop token has ended leave, A of the
-    B rows are left, and the cache grows. Within a block shapes and addresses stay, so that on a GPU
-    `capture` makes a CUDA graph of a token: launching the kernels of 28 layers one by one costs
-    20-30 ms. Blocks are short on a CPU, where unused slots of the cache cost time at every token,
-    and long on a GPU, where each needs a copy of the cache and a new graph."""
+    Tokens are drawn in blocks. Between blocks, rows that have a stop token are dropped, so that A
+    of the B rows remain, and the cache is enlarged. Within a block shapes and addresses stay, so
+    that on a GPU `capture` makes a CUDA graph of a token: launching the kernels of 28 layers one by
+    one costs 20-30 ms. Blocks are short on a CPU, where unused slots of the cache cost time at
+    every token, and long on a GPU, where each needs a copy of the cache and a new graph."""
     T = generation_config.max_new_tokens
     block = 128 if input_ids.is_cuda else 8
     decoded = DecodedRows(uniform_B_T, generation_config)
@@ -290,8 +291,8 @@ def last_logits(model, ids, use_cache=None, logits_to_keep=None, **inputs) -> to
     """Compute the logits (B, V) after these tokens. `generate` passes the unused arguments."""
     out = model.base_model(ids, use_cache=True, **inputs)
     last_B_D = out.last_hidden_state[:, -1]
-    weight_V_D = model.get_output_embeddings().weight
-    return grpo.logits(last_B_D, weight_V_D)
+    head_V_D = model.get_output_embeddings().weight
+    return grpo.logits(last_B_D, head_V_D)
 
 
 class DecodedRows:

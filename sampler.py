@@ -63,7 +63,7 @@ class Context:
 
 
 class Sampler:
-    """Base class of all samplers. A subclass must define `propose` alone.
+    """Base class of all samplers. A subclass must define `propose`; the rest is optional.
 
     Settings are keyword arguments of `__init__`, whole or decimal numbers that --sampler_args
     changes. State is what the object holds: a checkpoint keeps each attribute (numbers, texts,
@@ -73,7 +73,12 @@ class Sampler:
     Where there is no teacher rank each student rank runs a replica; all must make the same
     proposals, so all randomness comes from `self.rng`."""
 
-    uses_teacher = False  # True: it runs beside the teacher, with the `more` and `train_on` here
+    uses_teacher = False  # True: it gets context.teacher, and may not override `more` or `train_on`
+
+    @classmethod
+    def drawn_by_propose(cls, config: "Config") -> int:
+        """Return how many distinct problems a step's first `propose` draws."""
+        return config.prompts_per_step
 
     def __init__(self, context: Context):
         config = context.config
@@ -90,7 +95,7 @@ class Sampler:
         raise NotImplementedError
 
     def observe(self, groups: list[Group]) -> None:
-        """Learn from the groups of a round, whose completions are graded: the same on all ranks."""
+        """Learn from a round's groups, whose completions are graded: all ranks get the same."""
 
     def more(self, groups: list[Group]) -> list[Group]:
         """(Section 6) Return another round of new groups, given all groups of the step; [] ends it.
@@ -105,8 +110,8 @@ class Sampler:
 
     def train_on(self, groups: list[Group]) -> list[Group]:
         """(Section 6) Choose the groups that the student is trained on: all of the step, or after
-        resampling P of them, live ones first. With another `more` or `train_on` a sampler rejects
-        --resample_rounds."""
+        resampling P of them, live ones first. --resample_rounds is rejected for a sampler that
+        overrides `more` or `train_on`."""
         if not self.resample_rounds:
             return groups
         live_first = sorted(groups, key=lambda group: not group.live)
@@ -159,17 +164,17 @@ def join(groups: list[Group]) -> list[Group]:
 
 
 class Uniform(Sampler):
-    """The baseline: every problem once a pass, in random order. Most samplers extend it.
+    """The baseline: each problem at most once a pass, in random order. Most samplers extend it.
 
-    Problems that are drawn return in the next pass, which begins when fewer are left than a draw
-    needs. A prompt found too long is never drawn again."""
+    A new pass begins when a draw needs more problems than the pass has left. Then drawn problems
+    can be drawn again. A prompt found too long is never drawn again."""
 
-    UNSEEN, TAKEN, OVERLONG = range(3)
+    LEFT, DRAWN, OVERLONG = range(3)  # a problem's status in this pass; OVERLONG: in all passes
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.passes = 1
-        self.status = np.full(len(self.problems), self.UNSEEN, dtype=np.int8)
+        self.status = np.full(len(self.problems), self.LEFT, dtype=np.int8)
 
     def propose(self, P):
         return self.new_groups(self.draw(P))
@@ -179,20 +184,20 @@ class Uniform(Sampler):
         Raises InputError if fewer than k problems fit --max_prompt_tokens."""
         drawn = self.draw_of_pass(k)
         if len(drawn) < k:
-            is_taken = self.status == self.TAKEN
-            if is_taken.any():
-                self.status[is_taken] = self.UNSEEN
+            is_drawn = self.status == self.DRAWN
+            if is_drawn.any():
+                self.status[is_drawn] = self.LEFT
                 self.passes += 1
             drawn = self.draw_of_pass(k)
         if len(drawn) < k:
             raise self.context.too_few(k, fitting=len(drawn))
-        self.status[drawn] = self.TAKEN
+        self.status[drawn] = self.DRAWN
         return np.array(drawn, dtype=np.int64)
 
     def draw_of_pass(self, k: int) -> list[int]:
-        """Draw k distinct problems that this pass has left and whose prompts fit, or all of them,
-        without marking them as drawn."""
-        left = np.flatnonzero(self.status == self.UNSEEN)
+        """Return k distinct problems in random order that this pass has left and whose prompts fit,
+        or fewer if there are no more. Does not mark them as drawn."""
+        left = np.flatnonzero(self.status == self.LEFT)
         return self.first_fitting(self.shuffled(left), k)
 
     def shuffled(self, left: np.ndarray) -> Iterator[int]:
@@ -236,34 +241,43 @@ def epsilon_greedy(utilities_P_K, epsilon: float, rng) -> Choice:
 
 
 class Pooled(Uniform):
-    """Base of samplers that `score` K candidates a prompt, distinct in a step, and `choose` one
-    (Alg. 1, lines 4-16). A candidate returns in the next pass over the data, chosen or not: if only
-    rejected ones returned, a pass would end on them (docs/log.md, 2026-11-29). A subclass's
-    `observe` calls this one's, for --candidates auto."""
+    """Base of samplers that `score` a pool of K candidates for each prompt and `choose` one of them
+    (Alg. 1, lines 4-16). All candidates of a step are distinct. Each can be drawn again in the next
+    pass over the data, chosen or not: if rejected ones returned within the same pass, its end would
+    have little else (docs/log.md, 2026-11-29). A subclass that overrides `observe` must call this
+    one, for --candidates auto."""
 
     best_of_all = False  # True: the best P of all candidates are chosen, without ε
+
+    @classmethod
+    def drawn_by_propose(cls, config: "Config") -> int:
+        K = 1 if config.candidates == "auto" else config.candidates  # auto takes what there is
+        return config.prompts_per_step * K
 
     def __init__(self, context: Context):
         super().__init__(context)
         config = context.config
         self.epsilon = 0.0 if self.best_of_all else config.epsilon
         self.is_auto = config.candidates == "auto"
-        self.explored = 0.0
-        self.live = 0.0
-        self.K = self.fitting_K() if self.is_auto else config.candidates
+        self.explored_count = 0.0  # groups that were drawn uniformly; both counts decay
+        self.live_count = 0.0  # the live ones of these
+        self.K = self.auto_K() if self.is_auto else config.candidates
 
     def candidates(self, P: int) -> np.ndarray:
         """Draw the candidates of P pools, int64 (P · K,). --candidates auto lowers K to the
         problems that fit --max_prompt_tokens."""
         if self.is_auto and not self.epsilon:
-            raise InputError("--candidates auto learns from groups that explore, so not without ε")
+            raise InputError(
+                "--candidates auto estimates K from problems chosen at random, so --epsilon must "
+                "be above 0; or set --candidates to a number"
+            )
         try:
             return self.draw(P * self.K)
         except InputError:
-            fitting_K = self.fitting_K()  # the failed draw has found all prompts that are too long
-            if not self.is_auto or fitting_K == self.K:
+            auto_K = self.auto_K()  # the failed draw has found all prompts that are too long
+            if not self.is_auto or auto_K == self.K:
                 raise
-            self.K = fitting_K
+            self.K = auto_K
             return self.draw(P * self.K)
 
     def propose(self, P):
@@ -280,17 +294,20 @@ class Pooled(Uniform):
         live ones. Both counts decay by 0.98 a round."""
         if self.is_auto:
             drawn_uniformly = [group for group in groups if group.explored]
-            self.explored = 0.98 * self.explored + len(drawn_uniformly)
-            self.live = 0.98 * self.live + sum(group.live for group in drawn_uniformly)
-            self.K = self.fitting_K()
+            live = sum(group.live for group in drawn_uniformly)
+            self.explored_count = 0.98 * self.explored_count + len(drawn_uniformly)
+            self.live_count = 0.98 * self.live_count + live
+            self.K = self.auto_K()
 
-    def fitting_K(self) -> int:
-        """Compute K = ⌈2/s⌉ for a share s of live groups, at most MOST_CANDIDATES and what the
-        problems that fit allow: then a pool has 2 live ones on average. s = (live + 1) /
-        (explored + 4), so at first s is 1/4 and K 8, the paper's."""
-        s = (self.live + 1) / (self.explored + 4)
+    def auto_K(self) -> int:
+        """Compute K = ⌈2/s⌉ for a share s of live groups: then a pool has 2 live ones on average.
+        s = (live + 1) / (explored + 4), so at first s is 1/4 and K 8, the paper's.
+
+        K is at most MOST_CANDIDATES, and a step chooses from at most half of the problems that fit:
+        from more it would take the same ones again and again."""
+        s = (self.live_count + 1) / (self.explored_count + 4)
         usable = int(np.count_nonzero(self.status != self.OVERLONG))
-        most = max(1, usable // self.P)
+        most = max(1, usable // (2 * self.P))
         return min(math.ceil(2 / s), MOST_CANDIDATES, most)
 
     def metrics(self):
@@ -390,15 +407,12 @@ def find_sampler(spec: str) -> type[Sampler]:
 
 
 def check_enough(context: Context) -> None:
-    """Raise InputError if fewer problems fit --max_prompt_tokens than a step draws: P, or with a
-    pool of fixed K P · K. Warn if these are most of the problems. Encodes no more prompts than it
-    must."""
+    """Raise InputError if fewer problems fit --max_prompt_tokens than a step draws. Warn if a step
+    chooses from more than half of all problems. Encode prompts only until enough fit."""
     config = context.config
-    K = 1
-    if issubclass(find_sampler(config.sampler), Pooled) and config.candidates != "auto":
-        K = config.candidates
-    needed = config.prompts_per_step * K
-    if K > 1 and needed > len(context.problems) / 2:  # docs/log.md, 2026-11-29
+    needed = find_sampler(config.sampler).drawn_by_propose(config)
+    has_pools = needed > config.prompts_per_step
+    if has_pools and needed > len(context.problems) / 2:  # docs/log.md, 2026-11-29
         print_line(
             f"warning: a step chooses from {needed:,} of {len(context.problems):,} problems, so it "
             "takes the same ones again and again: lower --candidates"

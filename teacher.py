@@ -2,8 +2,9 @@
 
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
-It learns online from the student's outcomes (Alg. 2), on ranks of its own (`TeacherServer`, App.
-K.3). All of these receive the same messages, make the same calls, and share the rows of a batch.
+It learns online from the student's outcomes (Alg. 2). By default it has its own ranks, which run
+`TeacherServer` (App. K.3); without them the student ranks run it. Its ranks receive the same
+messages, make the same calls, and share the rows of a batch.
 """
 
 import math
@@ -60,8 +61,8 @@ class UtilityModel(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, ids_B_T=None, mask_B_T=None, pooled_B_D=None) -> torch.Tensor:
-        """Predict from right-padded token ids and mask (B, T), or from their pooled embeddings
-        (B, D), the utility (B,), float32 in [0, 0.5]."""
+        """Predict the utility of each question: float32 (B,), in [0, 0.5]. The input is either
+        right-padded token ids and their mask (B, T), or pooled embeddings (B, D)."""
         if pooled_B_D is None:
             pooled_B_D = self.embed(ids_B_T, mask_B_T)
         logit_B_1 = self.head(pooled_B_D.to(self.head.weight.dtype))
@@ -338,7 +339,7 @@ class TeacherServer:
                 save(content)
             elif kind == "stop":
                 return content
-            # "evaluating" only begins the wait of --timeout_minutes anew
+            # "evaluating" needs no reply: receiving it restarts the wait of --timeout_minutes
 
     def answer(self, groups: list[Group], send: Callable = lambda proposals: None) -> None:
         """Learn from a round's groups, and send the next proposals before or after."""

@@ -122,8 +122,8 @@ class Actor:
             group.completions.append(completion)
 
     def grade(self, completions: list[Completion], index_B: list[int], problems: Problems) -> None:
-        """Fill in the status and reward of completions for the problems index_B. A mark of thinking
-        that the prompt ends in is graded as if the completion had it."""
+        """Fill in the status and reward of completions for the problems index_B. If a
+        prompt ends by opening the model's thinking, that mark is put before the completion."""
         distinct = list(dict.fromkeys(index_B))
         starts = [self.encode.answer_start(problems.question(index)) for index in distinct]
         mark = dict(zip(distinct, map(opened_thinking, starts), strict=True))
@@ -472,20 +472,21 @@ def train(
             console.update(row)
         if run.evaluation_pending(step):
             evaluate(step, student, val_problems, run, report)
-        going_on = not shutdown.stop_requested(layout)
-        if step > start and (not going_on or is_due(step, config.checkpoint_every, config.steps)):
+        stopped = shutdown.stop_requested(layout)
+        if step > start and (stopped or is_due(step, config.checkpoint_every, config.steps)):
             if channel:
                 channel.send("save", step)  # the teacher ranks write their part
             run.save(step, selection.state, models)
-        if not going_on:
+        if stopped:
             break
-    if going_on:
+    finished = not stopped
+    if finished:
         run.export(models)
     if channel:
-        channel.send("stop", going_on)
+        channel.send("stop", finished)
         channel.wait()
-    console.end(going_on)
-    return going_on
+    console.end(finished)
+    return finished
 
 
 def teach(config: Config, layout: Layout, run: RunDir, start: int, data: list[Problems]) -> bool:

@@ -3,10 +3,10 @@ r"""Grade completions: is the last \boxed{} the reference answer, the "gold"? (r
 Boxes that a comma, "and" or "or" links are one answer, unless they are equal.
 
 The comparison, `grading.equality.compare`, is strict on purpose: the student learns whatever earns
-a wrong 1, while a wrong 0 only slows learning.
+a reward, so a false positive teaches it a wrong answer. A false negative only slows learning.
 
 `Verifier.grade` sends each text to a worker process, which runs this file, and calls `_status` or a
-custom reward. "correct" earns 1, all else 0, but for a custom reward's "partial".
+custom reward. The status "correct" earns 1, a custom reward's "partial" between 0 and 1, others 0.
 """
 
 import re
@@ -73,7 +73,8 @@ def _remove_thinking(text: str) -> str:
 
 def opened_thinking(answer_start: str) -> str:
     """Return the mark that opens thinking at the end of a prompt, "" if the answer does not begin
-    as thinking. Before the completion it makes the text that is graded whole."""
+    as thinking. The caller puts it before the completion, so that the graded text has both the
+    beginning and the end of the thinking."""
     marks = [*_THINKING.finditer(answer_start)]
     return (marks[-1][1] or "") if marks else ""
 
@@ -224,7 +225,8 @@ class Verifier:
     import torch, and grading/workers.py limits their time and memory.
 
     workers: number of processes, about 100 MB each.
-    cpu_seconds: CPU time for an attempt at a sample; the second makes it a `timeout`.
+    cpu_seconds: CPU time that one attempt at a sample may take. A sample that exceeds it is tried
+        once more; if it exceeds it again, its status is `timeout`.
     wall_seconds: the longest that an attempt may take, for a custom reward that sleeps.
     memory_bytes: memory that a sample may add to a worker.
     reward: FILE.py or FILE.py:FUNCTION, a custom reward instead of `compare`. As in verl,

@@ -24,7 +24,7 @@ from grpo import Completion
 from plumbing.errors import InputError, first_lines
 from plumbing.files import write_atomic
 from plumbing.run import checkpoint
-from plumbing.run.facts import differences
+from plumbing.run.facts import CANDIDATES, differences
 from sampler import Sampler, check_proposals
 
 STATE = "sampler.pt"  # the first file of a checkpoint
@@ -77,7 +77,9 @@ class SampledTrainer(GRPOTrainer):
             "sampler": type(sampler).__name__,
             "sampler_numbers": numbers(sampler),
             "rows": zlib.crc32(rows.encode()),
-        } | {name: getattr(self.args, name) for name in SETTINGS}
+        }
+        self.facts |= CANDIDATES
+        self.facts |= {name: getattr(self.args, name) for name in SETTINGS}
 
     def train(self, resume_from_checkpoint: bool | str | None = None, **keywords):
         """Train as TRL does. True resumes from the newest checkpoint in output_dir, or starts anew

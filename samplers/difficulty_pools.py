@@ -18,7 +18,7 @@ class Weighted(Uniform):
         drawn = self.first_fitting(time.argsort(), k)
         if len(drawn) < k:
             return super().draw(k)  # raises InputError: too few problems fit
-        self.status[drawn] = self.TAKEN  # for `coverage`
+        self.status[drawn] = self.DRAWN  # for `coverage`
         return np.array(drawn)
 
 

@@ -7,8 +7,8 @@ from sampler import Goldilocks, deal, epsilon_greedy, utility_target
 
 class Headroom(Goldilocks):
     """Draws n of the n · K candidates without replacement, with probability ∝ f²; with probability
-    ε a prompt takes any candidate of its pool. docs/log.md has what it gains. f does not
-    predict y, so `teacher_mae` does not apply."""
+    ε a prompt takes any candidate of its pool. f does not predict y, so `teacher_mae` does not
+    apply."""
 
     def target(self, p_hat):
         """√(p̂(1-p̂)) · (1-p̂): Eq. 2's first factor times the accuracy left to gain."""

@@ -33,6 +33,10 @@ class Knapsack(BagOfWords):
     others are estimated not to use; here p is the bag of words', as problems are visited once, and
     every completion goes where it adds most."""
 
+    @classmethod
+    def drawn_by_propose(cls, config):
+        return config.prompts_per_step
+
     def __init__(self, context: Context, least=2, most=64):
         super().__init__(context)
         self.least = min(least, self.G)

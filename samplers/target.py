@@ -1,4 +1,4 @@
-"""Chooses from each pool the predicted utility nearest to 0.4."""
+"""Chooses from each pool the candidate whose predicted utility is nearest to 0.4."""
 
 from sampler import Goldilocks, epsilon_greedy
 

@@ -17,7 +17,7 @@ from plumbing.files import file_crc32, read_lines, write_atomic, write_lines
 from plumbing.plugins import path_of
 from plumbing.run import checkpoint, code
 from plumbing.run.checkpoint import TrainedModels
-from plumbing.run.facts import comparable, differences, model_files
+from plumbing.run.facts import CANDIDATES, comparable, differences, model_files
 
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 PLUGINS = ("sampler_crc32", "reward_crc32")  # facts of reports; a resume compares `code`
@@ -58,8 +58,8 @@ class RunDir:
         """All that the run's numbers depend on, as config.json holds it; the checksums of data,
         code and models on one rank of each machine. They are read once: the run has loaded the
         files, and goes on even if they are changed or removed."""
-        facts = asdict(self.config) | {
-            "candidates_return": "in the next pass",  # until 56f0dc2 unchosen ones in the same
+        facts = asdict(self.config) | CANDIDATES
+        facts |= {
             "world_size": self.layout.world,
             "student_ranks": self.layout.n_students,
             "device": self.layout.device.type,

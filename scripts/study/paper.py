@@ -53,10 +53,11 @@ def read_figures(figures: str, table: str) -> pd.DataFrame:
     return printed
 
 
-def compare(rows: pd.DataFrame, figures: str, table: str) -> Table:
-    """Make a table of the accuracy of runs as the paper reports it, beside the paper's figures.
-    Raises InputError, OSError as `read_figures`."""
+def compare(rows: pd.DataFrame, tasks: list[str], figures: str, table: str) -> Table:
+    """Make a table of the accuracy of runs as the paper reports it, beside the paper's figures of
+    these tasks. Raises InputError, OSError as `read_figures`."""
     printed = read_figures(figures, table)
+    printed = printed[printed.task.isin(tasks)]
     ours = last_evaluations(rows)
     keys = ["task", "arm"]
     lines = []

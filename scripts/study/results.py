@@ -54,7 +54,7 @@ def compare(rows: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, Report]:
     InputError if there is nothing to compare."""
     report = Report(sentences=scores.code_differences(rows))
     if plan.paper:
-        report.tables.append(paper.compare(rows, **plan.paper))
+        report.tables.append(paper.compare(rows, [*plan.tasks], **plan.paper))
         report.sentences.append(paper.LEGEND)
     try:
         summary = scores.summarize(

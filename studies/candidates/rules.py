@@ -24,8 +24,8 @@ class Returning:
 
     def select(self, pool_P_K, utilities_P_K):
         groups = super().select(pool_P_K, utilities_P_K)
-        self.status[self._drawn] = self.UNSEEN
-        self.status[[group.problem for group in groups]] = self.TAKEN
+        self.status[self._drawn] = self.LEFT
+        self.status[[group.problem for group in groups]] = self.DRAWN
         return groups
 
 
@@ -34,7 +34,7 @@ class Passes:
 
     def draw(self, k):
         drawn = super().draw(k)
-        self.status[drawn] = self.TAKEN
+        self.status[drawn] = self.DRAWN
         return drawn
 
 
@@ -42,7 +42,7 @@ class Replacement:
     """All problems return in the next step."""
 
     def draw(self, k):
-        self.status[self.status == self.TAKEN] = self.UNSEEN
+        self.status[self.status == self.DRAWN] = self.LEFT
         return super().draw(k)
 
 

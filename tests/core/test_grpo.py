@@ -170,8 +170,8 @@ def test_chunks_give_the_values_of_log_softmax_and_gradients_that_are_their_deri
     alone, or both."""
     hidden, weight, targets = head()
 
-    def outputs(hidden_N_D, weight_V_D):
-        logp, entropy = token_logprobs(hidden_N_D, weight_V_D, targets, 0.7, chunk)
+    def outputs(hidden_N_D, head_V_D):
+        logp, entropy = token_logprobs(hidden_N_D, head_V_D, targets, 0.7, chunk)
         return logp, entropy, logp + entropy
 
     logp, entropy, _ = outputs(hidden, weight)

@@ -182,6 +182,7 @@ DRAWS = {  # sampler, --candidates -> problems that a step of 2 prompts draws at
     ("goldilocks", 4): 8,
     ("goldilocks", "auto"): 2,
     ("uniform", 4): 2,
+    ("knapsack", 4): 2,
 }
 
 

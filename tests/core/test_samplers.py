@@ -155,8 +155,8 @@ def test_target_takes_the_nearest_to_two_fifths():
 def test_candidates_auto_by_hand():
     """K = 2 / s. At first s = 1/4; then 1/8, from 4 that explored, none live; then 5 / 11.92, as
     0.98 · 4 + 4 + 4 explored, with the prior. Groups that the teacher chose do not count. Two
-    pools have 33 problems at most."""
-    sampler = make("goldilocks", 33, candidates="auto", epsilon=0.5)
+    pools have half of the 67 problems at most, 16 each."""
+    sampler = make("goldilocks", 67, candidates="auto", epsilon=0.5)
     sizes = []
     for explored, right in ((4, 0), (4, 8), (100, 0), (0, 0)):
         sizes.append(len(sampler.propose(2)[0].pool))
@@ -167,12 +167,12 @@ def test_candidates_auto_by_hand():
 
 
 def test_candidates_auto_fits_k_to_the_prompts_that_fit():
-    """25 of 500, found in the first draw; five prompts can have 5 each."""
+    """25 of 500, found in the first draw. Five prompts may choose from half of them: 2 each."""
     sampler = make("goldilocks", 500, candidates="auto", epsilon=0.5, prompts_per_step=5)
     sampler.context.fits = lambda index: index % 20 == 0
     groups = sampler.propose(5)
-    assert [len(group.pool) for group in groups] == [5] * 5
-    assert sampler.metrics().items() >= {"candidates": 5, "passes": 1, "overlong": 475}.items()
+    assert [len(group.pool) for group in groups] == [2] * 5
+    assert sampler.metrics().items() >= {"candidates": 2, "passes": 1, "overlong": 475}.items()
 
 
 @every_sampler

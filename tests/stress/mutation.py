@@ -108,9 +108,9 @@ the target of the mean reward | sampler.py | sampler::goldilocks_teaches_the_std
 target p(1-p), not its root | grpo.py | sampler::goldilocks_teaches_the_factor
     else variance**0.5 => else variance
 drawn again | sampler.py | sampler::draws_are_distinct_unseen_and_fit
-    self.status[drawn] = self.TAKEN => pass
+    self.status[drawn] = self.DRAWN => pass
 rejected candidates return | sampler.py | sampler::a_candidate_that_is_not_chosen_returns
-    groups.append(group) => groups.append(group); self.status[pool[1:]] = self.UNSEEN
+    groups.append(group) => groups.append(group); self.status[pool[1:]] = self.LEFT
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
     rng.random(P) < epsilon => rng.random(P) >= epsilon
 K is fitted to chosen groups | sampler.py | samplers::candidates_auto_by_hand
