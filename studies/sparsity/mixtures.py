@@ -2,7 +2,7 @@
 
     python -m studies.sparsity.mixtures --out data/sparsity
 
-Writes 60.jsonl, 84.jsonl, …, named after the share of uniform sampling's groups that are dead, for
+Writes 60.jsonl, 84.jsonl, …, named after the share of dead groups that was expected, for
 the demo's base model and validation problems. unnamed/ has a base model, validation problems and a
 training set like 98.jsonl whose problems do not name their topic.
 """
@@ -16,7 +16,7 @@ from studies import toy_task
 from studies.toy_task import MASTERED, OUT, RATES, REACH
 
 KINDS = (REACH, MASTERED, OUT)  # of topics
-MIXTURES = {  # dead groups, % -> rows of each kind
+MIXTURES = {  # name -> rows of each kind
     "60": (7_200, 1_200, 3_600),
     "84": (6_000, 3_000, 21_000),
     "95": (3_960, 1_920, 54_120),
