@@ -24,10 +24,12 @@ from scripts.study.runner import Job, Runner, parse
 from scripts.study.runs import Run, read_config, read_table
 
 MEASURED = ROOT / "studies/speed_ups.csv"  # of our studies, by dead groups before training
-HEADER = ["model", "dead before training", "arm", "by column", "times as fast (95%)"]
 LEGEND = (
-    "Completions in which uniform reaches its late accuracy, over the arm's; 0: the arm did not "
-    "reach it."
+    "A range has uniform's completions until its late accuracy, over the sampler's: 95% over "
+    "seeds, lowest to highest over the shares and settings named. 0.0: the sampler may not reach "
+    "that accuracy. Ranges disagree if one begins above 1 and another does not. The seconds of a "
+    "completion are compared for samplers with a Teacher alone. The toy task's runs are in part of "
+    "an older rule of candidates."
 )
 NEAR = 0.25  # in log-odds: tasks that are no farther than this beyond the nearest count, too
 TIMED = 8  # steps of a run that only measures time, of which the later half counts
@@ -38,30 +40,40 @@ WHY_GUESSED = (
     "all live groups have p̂ < 1/4. A lucky guess teaches nothing: a sampler may choose such groups "
     "in vain."
 )
+MANY_GUESSED = 1 / 4  # of the live groups: from this share on speed-ups may be lower than ours
 
 
-def describe(run: Run, groups: pd.DataFrame, column: str) -> str:
-    """Format the distribution of p̂ over a run's groups, rows of selections.jsonl. With a column of
-    the data also by a problem's value, which is marked if all its live groups have p̂ < 1/4."""
+def read_groups(run: Run, column: str) -> pd.DataFrame:
+    """Read a probe's groups, rows of selections.jsonl. With a column of the data they also have the
+    problem's value of it, `category`, and whether this is perhaps `guessed`: all its live groups
+    have p̂ < 1/4. Raises InputError."""
+    groups = read_table(run.folder / "selections.jsonl", "p_hat")
+    if not column:
+        return groups.assign(guessed=False)
+    category = groups.chosen.map(read_categories(run.config["train_data"], column))
+    live_p = groups.p_hat.where(groups.y > 0)
+    highest = live_p.groupby(category).transform("max")  # NaN if none is live
+    return groups.assign(category=category, guessed=highest < 1 / 4)
+
+
+def describe(groups: pd.DataFrame, column: str, size: int) -> str:
+    """Format the distribution of p̂ over groups of some size, with a column also by category."""
     bins = pd.get_dummies(pd.cut(groups.p_hat, EDGES, right=False, labels=BINS))
     shares = bins.assign(mean=groups.p_hat)
     parts = {"all": shares}
     if column:
-        category = groups.chosen.map(read_categories(run.config["train_data"], column))
-        by_category = dict(list(shares.groupby(category)))
-        highest_live = groups.p_hat[groups.y > 0].groupby(category).max()
+        by_category = dict(list(shares.groupby(groups.category)))
+        guessed = {*groups.category[groups.guessed]}
         for name in sorted(by_category, key=natural_sort_key):
-            guessed = highest_live.get(name, 1) < 1 / 4
-            parts[f"{name} {GUESSED}" if guessed else name] = by_category[name]
+            parts[f"{name} {GUESSED}" if name in guessed else name] = by_category[name]
     lines = [[name, len(part), *part.mean().map("{:.1%}".format)] for name, part in parts.items()]
-    size = run.config["group_size"]
     table = Table(
         f"Probe: {len(groups)} training problems × {size} completions, untrained model",
         [column or "problems", "groups", *BINS, "mean p̂"],
         lines,
     )
     text = table.markdown()
-    if any(GUESSED in name for name in parts):
+    if groups.guessed.any():
         text += f"\n{GUESSED}: {WHY_GUESSED}\n"
     return text
 
@@ -89,33 +101,34 @@ def nearest(measured: pd.DataFrame, dead: float) -> pd.DataFrame:
     return measured[distance <= least + NEAR]
 
 
-def conclude(rows: pd.DataFrame, sampler: str, cost: float) -> str:
-    """Return what the lowest of a sampler's measured speed-ups means. cost: its seconds of a
-    completion over uniform's."""
-    least = rows.low.min().round(1)
-    if least <= 1:
-        return f"There may be nothing to gain from `{sampler}`: begin with uniform."
-    if least <= cost:
-        return (
-            f"A completion takes {cost:.1f} times uniform's seconds with `{sampler}`, which may "
-            "cost the gain."
-        )
-    models = " and ".join(rows.model.unique())
-    return f"On {models} `{sampler}` was at least {least} times as fast as uniform."
+def describe_range(rows: pd.DataFrame) -> str:
+    """Format the range of a sampler's speed-ups on one model, and what it is over."""
+    shares = (100 * rows.untrained).map("{:.3g}%".format).unique()
+    over = [f"{' and '.join(shares)} dead"]
+    if rows.column.any():
+        over.append(f"by {' or '.join(rows.column.replace('', 'no column').unique())}")
+    if rows.arm.nunique() > 1:
+        over.append(f"{rows.arm.nunique()} settings")
+    on = f"{rows.model.iloc[0]} ({'; '.join(over)})"
+    return f"{rows.low.min():.1f} to {rows.high.max():.1f} on {on}"
 
 
-def not_measured(samplers: list[str]) -> str:
-    """Return the sentence about samplers without a measured speed-up."""
-    *others, last = [f"`{sampler}`" for sampler in samplers]
-    if others:
-        return f"{', '.join(others)} and {last} were not measured there."
-    return f"{last} was not measured there."
+def conclude(low: float, cost: float) -> str:
+    """Return the sentence about samplers, "{}", whose ranges begin at `low` or above. cost: seconds
+    of their completions over uniform's."""
+    if low <= 1:
+        return "There may be nothing to gain from {}: begin with uniform."
+    sentence = f"{{}} needed at most 1/{low} of uniform's completions"
+    if low <= cost:
+        sentence += f", but each takes {cost:.1f} times the seconds here, which may cost the gain"
+    return f"{sentence}."
 
 
 def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
-    """Return what a study of these arms may find after a probe with these groups: what our studies
-    measured at the nearest share of dead groups, with a toy model and with a pretrained one. cost:
-    seconds of a completion of an arm with a Teacher, over uniform's."""
+    """Return what a study of these arms may find after a probe with these groups (`read_groups`):
+    for each sampler the ranges of its speed-ups in our studies at the nearest shares of dead
+    groups, by model, and what the lowest means. cost: seconds of a completion of an arm with a
+    Teacher, over uniform's."""
     p = groups.p_hat
     if (p == 0).all():
         return (
@@ -125,28 +138,38 @@ def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
     mastered = (p == 1).mean()
     if mastered > 0.5:
         return f"{mastered:.0%} are mastered: harder data first.\n"
-    measured = pd.read_csv(MEASURED, comment="#", keep_default_na=False)
-    near = nearest(measured, dead=(groups.y == 0).mean())
     costs = {c.sampler: cost if c.teacher_model else 1.0 for c in arms}
+    dead = (groups.y == 0).mean()
+    measured = pd.read_csv(MEASURED, comment="#").fillna({"column": "", "case": ""})
+    near = nearest(measured.dropna(subset="low"), dead)
     lines = []
-    for row in near[near.sampler.isin(costs)].itertuples():
-        interval = f"{row.low:.1f} to {row.high:.1f}"
-        lines.append([row.model, f"{row.untrained:.1%}", row.arm, row.column, interval])
-    conclusions = []
-    unknown = []
-    for sampler, seconds in costs.items():
-        rows = near[near.sampler == sampler]
-        if rows.empty:
-            unknown.append(sampler)
-        else:
-            conclusions.append(conclude(rows, sampler, seconds))
-    if unknown:
-        conclusions.append(not_measured(unknown))
-    text = f"{' '.join(conclusions)}\n"
+    samplers_of = {}  # by sentence
+    for (sampler, case), rows in near[near.sampler.isin(costs)].groupby(["sampler", "case"]):
+        name = f"`{sampler}` {case}".strip()
+        by_model = rows.groupby("model", sort=False)
+        ranges = [describe_range(of_model) for _, of_model in by_model]
+        lows = by_model.low.min().round(1)
+        verdict = ": they disagree" if lows.min() <= 1 < lows.max() else ""
+        lines.append(f"- {name}: {', '.join(ranges)}{verdict}.")
+        samplers_of.setdefault(conclude(lows.min(), costs[sampler]), []).append(name)
+    if unknown := [f"`{sampler}`" for sampler in costs if sampler not in {*near.sampler}]:
+        samplers_of["Not measured there: {}."] = unknown
+    undefined = nearest(measured, dead).query("low.isna()")
+    for row in undefined.itertuples():
+        lines.append(
+            f"- On {row.model} ({row.untrained:.1%} dead) uniform hardly learned, so that no range "
+            "is defined. docs/results.md has the gains."
+        )
+    text = "".join(f"{line}\n" for line in lines)
     if lines:
-        table = Table("Measured at the nearest shares of dead groups", HEADER, lines)
-        text = f"{table.markdown()}\n{LEGEND} {text}"
-    return text
+        text = f"## Measured at the nearest shares of dead groups\n\n{text}\n{LEGEND}\n\n"
+    sentences = [sentence.format(" and ".join(names)) for sentence, names in samplers_of.items()]
+    guessed = groups.guessed[groups.y > 0].mean()
+    if lines and guessed >= MANY_GUESSED:
+        sentences.append(
+            f"{guessed:.0%} of the live groups are perhaps guessed: these figures may be too high."
+        )
+    return f"{text}{' '.join(sentences)}\n"
 
 
 def seconds_of_completion(run: Run) -> float:
@@ -216,9 +239,10 @@ def probe(plan: Plan, task: str, problems: int, runner: Runner) -> str:
     lines.append(f"{len(planned)} runs are planned.")
     # The last run is the baseline's.
     lines.append(f"Validation accuracy, greedy: {run.accuracy.iloc[0]:.1f}%.\n")
-    groups = read_table(run.folder / "selections.jsonl", "p_hat")
-    lines.append(describe(run, groups, plan.column(task)))
-    if overlong := count_overlong(run, len(groups)):
+    column = plan.column(task)
+    groups = read_groups(run, column)
+    lines.append(describe(groups, column, run.config["group_size"]))
+    if overlong := count_overlong(run, groups.chosen.nunique()):
         lines.append(f"{overlong}\n")
     others = [c for arm, c in configs.items() if arm != plan.baseline and c.sampler != "uniform"]
     cost = max(seconds.values()) / seconds[plan.baseline]

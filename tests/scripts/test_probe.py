@@ -1,5 +1,7 @@
 """probe: what it says of the untrained model's groups, by hand."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,49 +13,86 @@ from scripts.study.runs import Run
 from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
 
+MEASURED = pd.read_csv(probe.MEASURED, comment="#", dtype={"task": str})
+MEASURED = MEASURED.fillna({"task": "", "column": "", "case": ""})
+TASKS = [*MEASURED.groupby(["model", "task"]).groups]
+
 
 def groups_of(p, live):
-    """The groups of a probe: their p̂, and whether each is live."""
-    return pd.DataFrame({"p_hat": p, "y": np.array(live, dtype=float)})
+    """The groups of a probe: their p̂, whether each is live, and that no value is guessed."""
+    return pd.DataFrame({"p_hat": p, "y": np.array(live, dtype=float), "guessed": False})
 
 
-def test_the_probe_shows_the_nearest_measured_tasks_of_each_model(tmp_path, monkeypatch):
-    """At 98% dead those of 97.9 and 97%. `sec` did not reach uniform's level."""
+def advice_at(dead, *samplers, cost=1.0):
+    """The probe's advice to samplers where so many of 10,000 groups are dead."""
+    groups = groups_of([0.5] * 10_000, np.arange(10_000) >= 10_000 * dead)
+    return probe.advice(groups, [runner.parse(f"--sampler {name}") for name in samplers], cost)
+
+
+@pytest.mark.parametrize(("model", "task"), TASKS)
+def test_at_a_tasks_own_share_the_probe_says_what_its_study_found(model, task):
+    rows = MEASURED.query("model == @model and task == @task")
+    text = advice_at(rows.untrained.iloc[0], *rows.sampler.dropna().unique())
+    for row in rows.itertuples():
+        if np.isnan(row.low):
+            assert f"- On {model} ({row.untrained:.1%} dead) uniform hardly learned" in text
+            continue
+        name = f"`{row.sampler}` {row.case}".strip()
+        [line] = [line for line in text.splitlines() if line.startswith(f"- {name}: ")]
+        found = re.search(rf"([\d.]+) to ([\d.]+) on {model} \((.*?)\)", line)
+        low, high = float(found[1]), float(found[2])
+        assert low <= round(row.low, 1) and round(row.high, 1) <= high
+        assert row.column in found[3]
+        nothing = re.search("There may be nothing to gain from .*?: begin", text)
+        assert low > 1 or name in nothing[0]
+
+
+def test_the_probe_shows_the_nearest_tasks_of_each_model_and_concludes_from_the_lowest(
+    tmp_path, monkeypatch
+):
+    """At 98% dead those of 97.9 and 97%. K = 8 and 64 are one range; `sec` is ahead on one model
+    alone; a column that tells nothing stands apart."""
     table = tmp_path / "speed_ups.csv"
     table.write_text("""# a comment
-model,arm,untrained,sampler,column,low,high
-toys,K=8,0.6,goldilocks,,1.02,1.3
-toys,K=8,0.979,goldilocks,,4,8
-toys,SEC,0.979,sec,topic,0,0
-LM,K=64,0.97,goldilocks,,2.1,2.9
+model,arm,untrained,sampler,column,case,low,high
+toys,K=8,0.6,goldilocks,,,0.5,1.3
+toys,K=8,0.979,goldilocks,,,4,8
+toys,K=64,0.979,goldilocks,,,2.31,6
+toys,words,0.979,bag_of_words,,,3,4
+toys,SEC,0.979,sec,topic,,2,3
+toys,SEC,0.979,sec,length,by a blind column,0,1.2
+toys,,0.999,,,,,
+LM,K=64,0.97,goldilocks,,,2.1,2.9
+LM,words,0.97,bag_of_words,,,2.1,5
+LM,SEC,0.97,sec,task,,1.04,1.5
 """)
     monkeypatch.setattr(probe, "MEASURED", table)
-    groups = groups_of([0.5] * 1000, [i < 20 for i in range(1000)])
-    arms = [runner.parse("--sampler goldilocks")]
-    text = probe.advice(groups, arms)
-    assert "| toys | 97.9% | K=8 |  | 4.0 to 8.0 |" in text
-    assert "| LM | 97.0% | K=64 |  | 2.1 to 2.9 |" in text
-    assert "60.0%" not in text
-    assert "SEC" not in text
-    assert text.endswith("On toys and LM `goldilocks` was at least 2.1 times as fast as uniform.\n")
-    assert "A completion takes 2.5 times" in probe.advice(groups, arms, cost=2.5)
-    names = ("mopps", "sec", "pcl", "headroom")
-    several = [runner.parse(f"--sampler {name} --column topic") for name in names]
-    sentence = "There may be nothing to gain from `sec`: begin with uniform."
-    unknown = "`mopps`, `pcl` and `headroom` were not measured there."
-    assert probe.advice(groups, several).endswith(f"{sentence} {unknown}\n")
-    assert probe.advice(groups, several[:2]).endswith(
-        f"{sentence} `mopps` was not measured there.\n"
+    text = advice_at(0.98, "goldilocks", "bag_of_words", "sec", "pcl", "mopps", cost=2)
+    _, ranges, legend, conclusions = text.split("\n\n")
+    assert legend == probe.LEGEND
+    assert ranges.splitlines() == [
+        "- `bag_of_words`: 3.0 to 4.0 on toys (97.9% dead), 2.1 to 5.0 on LM (97% dead).",
+        "- `goldilocks`: 2.3 to 8.0 on toys (97.9% dead; 2 settings), 2.1 to 2.9 on LM (97% dead).",
+        "- `sec`: 2.0 to 3.0 on toys (97.9% dead; by topic), 1.0 to 1.5 on LM (97% dead; by task): "
+        "they disagree.",
+        "- `sec` by a blind column: 0.0 to 1.2 on toys (97.9% dead; by length).",
+    ]
+    assert conclusions == (
+        "`bag_of_words` and `goldilocks` needed at most 1/2.1 of uniform's completions. "
+        "There may be nothing to gain from `sec` and `sec` by a blind column: begin with uniform. "
+        "Not measured there: `pcl` and `mopps`.\n"
     )
+    slow = "`goldilocks` needed at most 1/2.1 of uniform's completions, but each takes 2.5 times"
+    assert slow in advice_at(0.98, "goldilocks", "bag_of_words", cost=2.5)
 
 
 def test_the_speed_ups_that_the_probe_shows_are_those_of_the_studies():
-    shown = pd.read_csv(probe.MEASURED, comment="#", keep_default_na=False)
+    shown = MEASURED.dropna(subset="low")
     parts = []
-    for name in ("sparsity/summary", "sparsity/smollm2_summary", "real_model/summary"):
-        parts.append(pd.read_csv(ROOT / f"studies/{name}.csv", keep_default_na=False))
-    studies = pd.concat(parts).astype({"speed_up_low": float, "speed_up_high": float})
-    found = shown.astype({"task": str}).merge(studies.astype({"task": str}), on=["task", "arm"])
+    for name in shown.summary.unique():
+        studies = pd.read_csv(ROOT / f"studies/{name}.csv", dtype={"task": str})
+        parts.append(studies.fillna({"task": ""}).assign(summary=name))
+    found = shown.merge(pd.concat(parts), on=["summary", "task", "arm"])
     assert len(found) == len(shown) > 70
     assert found.low.tolist() == found.speed_up_low.tolist()
     assert found.high.tolist() == found.speed_up_high.tolist()
@@ -72,17 +111,39 @@ def test_the_probe_says_what_is_out_of_reach_or_mastered(p, sentence):
 
 
 def test_values_without_a_p_hat_of_a_quarter_are_perhaps_guessed(tmp_path):
-    """The highest p̂ of `mod` is 1/8, of `sums` 1/4; `caesar` has no live group."""
+    """The highest p̂ of `mod` is 1/8, of `sums` 1/4; `caesar` has no live group. So 2 of the 3 live
+    groups are perhaps guessed, and 2 of 9 if `sums` has 6 more."""
     tasks = ["mod", "sums", "caesar"]
     rows = [{"problem": task, "expected_answer": "1", "task": task} for task in tasks]
     write_lines(tmp_path / "data.jsonl", rows)
     data = str(tmp_path / "data.jsonl")
     run = Run.load(make_run(tmp_path / "run", [{"step": 0}], train_data=data))
-    groups = groups_of([1 / 16, 1 / 8, 1 / 4, 0], [1, 1, 1, 0]).assign(chosen=[0, 0, 1, 2])
-    text = probe.describe(run, groups, "task")
+    chosen = groups_of([1 / 16, 1 / 8, 1 / 4, 0], [1, 1, 1, 0]).assign(chosen=[0, 0, 1, 2])
+    write_lines(run.folder / "selections.jsonl", chosen.to_dict("records"))
+    groups = probe.read_groups(run, "task")
+    text = probe.describe(groups, "task", 16)
     assert "| mod (perhaps guessed) | 2 |" in text
     assert "| sums | 1 |" in text
     assert "| caesar | 1 |" in text
+    arms = [runner.parse("--sampler goldilocks")]
+    sentence = "67% of the live groups are perhaps guessed: these figures may be too high.\n"
+    assert probe.advice(groups, arms).endswith(sentence)
+    more = pd.concat([groups, *[groups[2:3]] * 6])
+    assert "too high" not in probe.advice(more, arms)
+    assert not probe.read_groups(run, "").guessed.any()
+
+
+def test_prompts_that_are_too_long_are_counted(tmp_path):
+    """3 beside 9 problems whose prompts fit; none; a run of a sampler that does not count them."""
+    sentences = []
+    for i, row in enumerate(({"overlong": 3}, {"overlong": 0}, {})):
+        rows = [{"step": 0}, {"step": 1} | row]
+        run = Run.load(make_run(tmp_path / str(i), rows, max_prompt_tokens=32))
+        sentences.append(probe.count_overlong(run, 9))
+    assert sentences[0].startswith(
+        "3 of 12 problems (25.0%) are longer than --max_prompt_tokens 32"
+    )
+    assert sentences[1:] == ["", ""]
 
 
 def test_categories_are_in_the_order_of_their_numbers():
