@@ -251,7 +251,7 @@ class Pooled(Uniform):
 
     @classmethod
     def drawn_by_propose(cls, config: "Config") -> int:
-        K = 1 if config.candidates == "auto" else config.candidates  # auto takes what there is
+        K = 1 if config.candidates == "auto" else int(config.candidates)  # auto takes what fits
         return config.prompts_per_step * K
 
     def __init__(self, context: Context):

@@ -163,7 +163,7 @@ def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
     text = "".join(f"{line}\n" for line in lines)
     if lines:
         text = f"## Measured at the nearest shares of dead groups\n\n{text}\n{LEGEND}\n\n"
-    sentences = [sentence.format(" and ".join(names)) for sentence, names in samplers_of.items()]
+    sentences = [sentence.format(", ".join(names)) for sentence, names in samplers_of.items()]
     guessed = groups.guessed[groups.y > 0].mean()
     if lines and guessed >= MANY_GUESSED:
         sentences.append(
