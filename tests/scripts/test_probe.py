@@ -78,9 +78,9 @@ LM,SEC,0.97,sec,task,,1.04,1.5
         "- `sec` by a blind column: 0.0 to 1.2 on toys (97.9% dead; by length).",
     ]
     assert conclusions == (
-        "`bag_of_words` and `goldilocks` needed at most 1/2.1 of uniform's completions. "
-        "There may be nothing to gain from `sec` and `sec` by a blind column: begin with uniform. "
-        "Not measured there: `pcl` and `mopps`.\n"
+        "`bag_of_words`, `goldilocks` needed at most 1/2.1 of uniform's completions. "
+        "There may be nothing to gain from `sec`, `sec` by a blind column: begin with uniform. "
+        "Not measured there: `pcl`, `mopps`.\n"
     )
     slow = "`goldilocks` needed at most 1/2.1 of uniform's completions, but each takes 2.5 times"
     assert slow in advice_at(0.98, "goldilocks", "bag_of_words", cost=2.5)
