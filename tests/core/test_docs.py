@@ -185,7 +185,7 @@ def test_every_command_preset_and_sampler_has_its_line():
 
 @pytest.mark.slow
 def test_run_folder_md_names_exactly_the_files_of_a_run_and_their_keys(halfway, tmp_path):
-    """Two samplers, static and learning_progress, have a key of their own."""
+    """Two samplers, static and frontier, have a key of their own."""
     folder = tmp_path / "run"
     run(folder, "--steps", 2, "--kl_coef", 0.1, "--mismatch", "mask", data=halfway)
     for name in ("metrics.jsonl", "selections.jsonl", "samples.jsonl", "evals/step_N.jsonl"):

@@ -9,7 +9,6 @@ import torch
 from plumbing.files import file_crc32
 from sampler import FOLDER, SAMPLERS, Pooled, find_sampler
 from samplers.knapsack import allocate
-from samplers.learning_progress import slopes
 from scripts.embed import save
 from tests.helpers.checkpoints import through_file
 from tests.helpers.checks import rejected
@@ -80,7 +79,7 @@ def test_every_sampler_follows_the_protocol(name, make_any):
     assert sampler.metrics()["overlong"] == 15
 
 
-EXPLORING = {"bag_of_words", "embedded", "goldilocks", "headroom", "learning_progress", "target"}
+EXPLORING = {"bag_of_words", "embedded", "frontier", "goldilocks", "headroom", "target"}
 
 
 @every_sampler
@@ -312,8 +311,8 @@ def test_noisy_and_gradient_by_hand():
     assert gradient == pytest.approx([0.25 / 0.5 * (1 - 0.5**0.5)] * 2)
 
 
-def test_learning_progress_reads_words_length_columns_and_pairs_of_columns():
-    sampler = make("learning_progress", 4, values=["sums, 3"])
+def test_frontier_reads_words_length_columns_and_pairs_of_columns():
+    sampler = make("frontier", 4, values=["sums, 3"])
     assert sampler.words(2) == [
         "2",
         "column sums, 3",
@@ -323,47 +322,9 @@ def test_learning_progress_reads_words_length_columns_and_pairs_of_columns():
     ]
 
 
-def test_learning_progress_values_live_hard_rising_problems():
-    """At first p = 1/2 for all, so a group of two is live with 1/2. After one group in all no word
-    tells groups apart: the slope is 0 ± 0.2, above 0.05 with Φ(-1/4) = 0.4013. A utility is half
-    of the value."""
-    columns = {"values": [f"{i}" for i in range(9)], "candidates": 4}
-    sampler = make("learning_progress", 9, group_size=2, settings={"power": 2.0}, **columns)
-    sampler.words = lambda index: [f"{index}"]
-    assert sampler.propose(2)[0].utilities == pytest.approx([0.5 * 0.5**2 / 2] * 4)
-    sampler.observe([solved(sampler.problems.n - 1, right=1, of=2)])
-    assert sampler.propose(1)[0].utilities == pytest.approx(
-        [0.5 * 0.5**2 * 0.4013 / 2] * 4, abs=1e-5
-    )
-
-
-def test_the_slope_of_a_word_by_hand():
-    """Two groups that share no word, half right a window ago and none right now. The level's and
-    the slope's variances of the first one's word are 0.3² and 0.2², the noise is 1/64, and p̂ is
-    1/4 above the mean. A problem with neither word has the prior."""
-    groups, times, p_hats = [np.array([7]), np.array([8])], np.array([-1.0, 0]), np.array([0.5, 0])
-    asked = [np.array([7]), np.array([8]), np.array([5])]
-    mean, deviation = slopes(groups, times, p_hats, asked, G=16)
-    variance = 0.09 + 0.04 + 1 / 64
-    assert mean == pytest.approx([-0.04 * 0.25 / variance, 0, 0])
-    assert deviation == pytest.approx([np.sqrt(0.04 - 0.04**2 / variance), 0.2, 0.2])
-
-
-def test_learning_progress_expects_what_has_risen_in_the_last_256_groups_to_rise():
-    """Even problems, which share a word, are all right, then all wrong and all right in halves of
-    the window. Odd ones are the opposite."""
-    sampler = make("learning_progress", 4)
-    sampler.words = lambda index: ["odd" if index % 2 else "even"]
-    for right in [16] * 200 + [0] * 64 + [16] * 64:
-        sampler.observe([solved(2, right), solved(3, 16 - right)])
-    rising, falling = sampler.probability_of_rise([sampler.entries(2), sampler.entries(3)])
-    assert falling < 0.01
-    assert rising > 0.99
-
-
-def test_learning_progress_takes_half_of_a_step_from_one_word_at_most():
+def test_frontier_takes_half_of_a_step_from_one_word_at_most():
     """Three of five candidates have word 1: of two one may have it, and one word 2."""
-    sampler = make("learning_progress", 9)
+    sampler = make("frontier", 9)
     entries = [np.array([word]) for word in (1, 1, 1, 2, 2)]
     values = np.array([0.5, 0.4, 0.3, 0.2, 0.1])
     assert sampler.ranks(values, entries, P=2).tolist() == [0, 2, 3, 1, 4]
@@ -371,7 +332,7 @@ def test_learning_progress_takes_half_of_a_step_from_one_word_at_most():
     assert sampler.ranks(values, entries, P=2).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_learning_progress_proposes_the_best_candidates_with_their_values():
+def test_frontier_proposes_the_best_candidates_with_their_values():
     """p is i/20 for problem i, so that with G = 2 half of P(live) · (1-p) is p(1-p)². Problems 0 to
     9, which have the highest values, share a word, and so do the others: one of each is chosen."""
 
@@ -379,8 +340,7 @@ def test_learning_progress_proposes_the_best_candidates_with_their_values():
         p = problem / 20
         return p * (1 - p) ** 2
 
-    config = {"group_size": 2, "candidates": 4, "settings": {"rise": 0.0}}
-    sampler = make("learning_progress", 20, **config)
+    sampler = make("frontier", 20, group_size=2, candidates=4)
     sampler.predict = lambda indices: np.array(indices) / 20
     sampler.words = lambda index: ["low" if index < 10 else "high"]
     sampler.evidence = np.inf  # for the model of p: nothing is drawn uniformly
@@ -392,10 +352,10 @@ def test_learning_progress_proposes_the_best_candidates_with_their_values():
         assert each.utilities == pytest.approx([utility(i) for i in each.pool])
 
 
-def test_learning_progress_draws_uniformly_where_its_model_predicts_no_better_than_the_mean():
+def test_frontier_draws_uniformly_where_its_model_predicts_no_better_than_the_mean():
     """At first with 1/2. Then the mean of the groups that were drawn uniformly is 1/4, with the
     prior of one group with p̂ = 1/2, and the model says 1/2 for a new word, where none is right."""
-    sampler = make("learning_progress", 9)
+    sampler = make("frontier", 9)
     sampler.words = lambda index: [str(index)]
     sampler.observe([solved(1, right=0)])
     assert sampler.evidence == pytest.approx(0)
