@@ -189,7 +189,7 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
     the arm's as `value` (0: the arm does not reach it, and is below `bound`), its bootstrap
     interval over seeds (NaN for one seed), and a text. All are NaN, and the text says why, if the
     baseline's level is not above its first accuracy by MOVES standard errors: over problems or over
-    seeds, whichever is less."""
+    seeds, whichever is more. Two seeds may rise by the same, far too little for a ratio."""
     budget = at_A[-1]
     level_S = read_levels(base, at_A).to_numpy()
     level = level_S.mean()
@@ -198,8 +198,11 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
     errors = [standard_error(level, base.problems.max(), len(level_S))]
     if len(level_S) > 1:
         errors.append(stats.sem(rise_S))
-    if rise <= MOVES * np.nanmin(errors):
-        moves = f"hardly moves: {rise:+.1f} points" if rise > 0 else f"does not rise: {rise:+.1f}"
+    error = MOVES * np.nanmax(errors)
+    if rise <= error:
+        moves = f"does not rise: {rise:+.1f}"
+        if rise > 0:
+            moves = f"hardly moves: {rise:+.1f} ± {error:.1f} points"
         nothing = dict.fromkeys(["value", "low", "high", "bound"], np.nan)
         return nothing | {"text": f"not defined, the baseline {moves}"}
     of_base = read_curves(base, [budget]).loc[:budget]
