@@ -56,7 +56,8 @@ def compare(methods: dict[str, list[Run]]) -> Report:
         return Report()
     parts = [
         run.scores(
-            cores=1.0 if run.config["world_size"] == 1 else np.nan,  # seconds by the clock
+            cores=1.0 if run.config["world_size"] == 1 else np.nan,
+            by_clock=True,
             checksums=["val_data_crc32"],
             task="",
             arm=name,
@@ -82,9 +83,6 @@ def compare(methods: dict[str, list[Run]]) -> Report:
     rates = {("", name): config["learning_rate"] for name, config in config_of.items()}
     report = Report(sentences=scores.code_differences(rows))
     findings.add_to(report, summary, baseline, rates)
-    if rows.cpu_seconds.notna().any():
-        slowed = "Seconds are by the clock: other programs on the machine lengthen them."
-        report.sentences.append(slowed)
     return report
 
 

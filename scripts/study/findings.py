@@ -7,27 +7,28 @@ from scipy import stats
 from scripts.study import scores
 from scripts.study.page import Report, Table
 
-COLUMNS = {  # of a report's tables -> format of a row of scores.summarize
+COLUMNS = {  # of a report's tables -> format of a row of scores.summarize, as is the name
     "arm": "{arm}",
     "seeds": "{seeds}",
     "accuracy": "{before:.1f} → {accuracy:.1f}%",
     "gain at equal completions": "{gain_text}",
     "compute-matched": "{matched_text}",
-    "at equal CPU seconds": "{cpu_seconds_text}",
+    "at equal {seconds}": "{cpu_seconds_text}",
     "speed-up": "{speed_up_text}",
     "dead": "{dead:.1%}",
     "live ×": "{r:.2f}",
-    "CPU time ×": "{cpu:.2f}",
+    "{seconds} ×": "{cpu:.2f}",
 }
 UNKNOWN = ("nan", "nan%")  # cells that are not known
-COSTS = {"matched_text": "Compute-matched", "cpu_seconds_text": "At equal CPU seconds"}
+COSTS = {"matched_text": "Compute-matched", "cpu_seconds_text": "At equal {seconds}"}
 LEGEND = (
     "Accuracy: at first → mean over the last third. Speed-up: completions in which the baseline "
     "reaches its late accuracy, over the arm's. dead: groups of the arm's own training; the probe "
-    "has those of the untrained model. live ×: live groups over the baseline's. CPU time ×: CPU "
-    "seconds of the steps over the baseline's at equal completions, with rollout, grading and the "
+    "has those of the untrained model. live ×: live groups over the baseline's. {seconds} ×: those "
+    "of the steps over the baseline's at equal completions, with rollout, grading and the "
     "Teacher's updates, without start and evaluations."
 )
+BY_CLOCK = "Seconds are by the clock: other programs on the machine lengthen them."
 SLOWER = 1 / 3  # of a learning rate that is too high, to try next
 # Sentences about an arm, a row of scores.summarize.
 GAIN = (
@@ -97,7 +98,11 @@ def describe_gain(arm: dict, baseline: str) -> str:
     half = (arm["gain_high"] - arm["gain_low"]) / 2
     more = f"; ±1.0 would take about {seeds_needed(half, seeds):.0f}" if half > 1 else ""
     known = {arm["gain_text"], "–"}
-    costs = [f"{name}: {arm[key]}. " for key, name in COSTS.items() if arm[key] not in known]
+    costs = [
+        f"{name.format(**arm)}: {arm[key]}. "
+        for key, name in COSTS.items()
+        if arm[key] not in known
+    ]
     text = form.format(
         **arm,
         baseline=baseline,
@@ -131,7 +136,11 @@ def sentences(summary: pd.DataFrame, baseline: str, test: dict | None = None) ->
             lines.append(prefix + describe_gain(arm, baseline))
     if test:
         lines.append(tested(summary, **test))
-    return [*lines, LEGEND]
+    seconds = summary.seconds.iloc[0]
+    lines.append(LEGEND.format(seconds=seconds))
+    if seconds == "seconds" and summary.cpu.notna().any():
+        lines.append(BY_CLOCK)
+    return lines
 
 
 def tables(summary: pd.DataFrame) -> list[Table]:
@@ -147,7 +156,8 @@ def tables(summary: pd.DataFrame) -> list[Table]:
         for row in rows.to_dict("records"):
             texts = [form.format(**row) for form in columns.values()]
             lines.append(["–" if text in UNKNOWN else text for text in texts])
-        found.append(Table(task or "Arms", [*columns], lines))
+        header = [name.format(seconds=rows.seconds.iloc[0]) for name in columns]
+        found.append(Table(task or "Arms", header, lines))
     return found
 
 

@@ -18,18 +18,23 @@ SPEED_UP += ["speed_up_value", "speed_up_low", "speed_up_high", "speed_up_bound"
 
 
 def score(jobs: list[Job], cpu_seconds: bool = True) -> list[pd.DataFrame]:
-    """Compute the scores of each run. cpu_seconds: whether processor time is the cost of a run: not
-    where several ranks wait for each other, or for a GPU."""
-    return [
-        Run.load(job.run).scores(
-            cores=job.cores() if cpu_seconds else math.nan,
+    """Compute the scores of each run. cpu_seconds: whether seconds are the cost of a run, on a GPU
+    those by the clock: not where several ranks wait for each other."""
+    parts = []
+    for job in jobs:
+        run = Run.load(job.run)
+        on_gpu = run.config.get("device") == "cuda"
+        cores = 1.0 if on_gpu else job.cores()
+        part = run.scores(
+            cores=cores if cpu_seconds else math.nan,
             checksums=scores.SAME,
+            by_clock=on_gpu,
             task=job.task,
             arm=job.arm,
             seed=job.seed,
         )
-        for job in jobs
-    ]
+        parts.append(part)
+    return parts
 
 
 def category_tables(jobs: list[Job], plan: Plan) -> list[Table]:

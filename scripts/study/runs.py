@@ -98,10 +98,10 @@ class Run:
             raise InputError(f"{self.folder}: never evaluated, so there is nothing to compare")
         return accuracy
 
-    def scores(self, cores: float, checksums, **key) -> pd.DataFrame:
+    def scores(self, cores: float, checksums, by_clock: bool = False, **key) -> pd.DataFrame:
         """Compute the run's rows of a table of scores (scores.py). key: its task, arm and seed.
-        cores: how many its processes used: a step's CPU seconds are its seconds times these.
-        checksums: of config.json, that become columns."""
+        cores: how many its processes used: a step's CPU seconds are its seconds times these. With
+        `by_clock`, they are 1. checksums: of config.json, that become columns."""
         m = self.metrics.reindex(columns=["completions", "seconds", "groups", "zero_variance"])
         steps = m[["completions"]].assign(
             cpu_seconds=m.seconds * cores,
@@ -118,6 +118,7 @@ class Run:
         known = rows.dropna(subset="accuracy")
         columns = {name: self.config.get(name) for name in checksums}
         columns |= {"model_crc32": "+".join(weights) or None, "problems": self.problems}
+        columns["by_clock"] = by_clock
         columns["code_crc32"] = code.checksum(self.config, shared=True)
         columns["own_code_crc32"] = code.checksum(self.config, shared=False)
         return known.reset_index(names="step").assign(**columns, **key)

@@ -6,7 +6,8 @@ A table of scores has a row for each evaluation of a run. Its columns:
     model_crc32             checksum of the weights that it began from
     problems                number of validation problems
     step, completions       done so far
-    cpu_seconds             processor time of the steps so far, without evaluations
+    cpu_seconds             processor time of the steps so far, without start and evaluations
+    by_clock                True where cpu_seconds are seconds by the clock, as on a GPU
     live                    live groups so far
     dead                    mean share of dead groups since the last row that has it
     accuracy                greedy, in percent
@@ -29,7 +30,8 @@ from plumbing.errors import InputError
 
 RUN = ["task", "arm", "seed"]
 COLUMNS = [*RUN, "model_crc32", "problems", "step"]
-COLUMNS += ["completions", "cpu_seconds", "live", "dead", "accuracy", "code_crc32"]
+COLUMNS += ["completions", "cpu_seconds", "by_clock", "live", "dead", "accuracy", "code_crc32"]
+LATER = {"by_clock", "code_crc32"}  # columns that older tables do not have
 # Checksum -> columns: rows that agree in these must not differ in it.
 SAME = {
     "model_crc32": ["task", "seed"],  # made on another processor, a model may be another
@@ -48,11 +50,11 @@ ROUNDING = 1e-6  # relative, of amounts
 
 
 def read(path) -> pd.DataFrame:
-    """Read a CSV of scores; older ones have no code_crc32. Raises InputError where another column
-    is missing, OSError."""
+    """Read a CSV of scores; older ones have none of the LATER columns. Raises InputError where
+    another column is missing, OSError."""
     texts = {"task": str, "arm": str, "model_crc32": str, "code_crc32": str}
     rows = pd.read_csv(path, dtype=texts, usecols=lambda name: name in COLUMNS)
-    if missing := {*COLUMNS} - {*rows.columns, "code_crc32"}:
+    if missing := {*COLUMNS} - LATER - {*rows.columns}:
         raise InputError(f"{path}: has no columns {sorted(missing)}")
     return rows.reindex(columns=COLUMNS).fillna({"task": ""})
 
@@ -256,7 +258,8 @@ def mean_dead(runs: pd.DataFrame, budget: float) -> float:
 def describe(runs: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
     """Describe an arm at the budget: means over its runs, NaN where not known, and ratios to the
     baseline's. `end`, `best`: of its mean curve, with the standard errors of their difference and
-    of a change since the first evaluation."""
+    of a change since the first evaluation. `seconds`: what a report calls those that were
+    measured."""
     budget = at_A[-1]
     curve = read_curves(runs, [0, budget]).mean(axis=1).loc[:budget]
     problems = runs.problems.max()
@@ -280,6 +283,7 @@ def describe(runs: pd.DataFrame, base: pd.DataFrame, at_A) -> dict:
         "dead": mean_dead(runs, budget),
         "base_dead": mean_dead(base, budget),
         "r": ratio("live"),
+        "seconds": "seconds" if runs.by_clock.eq(True).any() else "CPU seconds",
         "cpu": ratio("cpu_seconds"),
     }
 

@@ -160,6 +160,21 @@ def test_on_one_device_nothing_is_compute_matched():
         assert ("compute-matched" in header) == has
 
 
+@pytest.mark.parametrize(("by_clock", "name"), [(False, "CPU seconds"), (True, "seconds")])
+def test_seconds_by_the_clock_are_not_called_cpu_seconds(by_clock, name):
+    """The second arm takes twice the seconds of the first for as many completions."""
+    runs = lines(THREE_SEEDS, by_clock=by_clock)
+    for run in runs:
+        run["cpu_seconds"] = run.step * (1.0 if "uniform" in run.arm.values else 2.0)
+    summary = summary_of(runs).reset_index()
+    [(_, header, rows)] = findings.tables(summary)
+    assert f"at equal {name}" in header
+    assert rows[1][header.index(f"{name} ×")] == "2.00"
+    *_, last = texts = findings.sentences(summary, "uniform")
+    assert f" At equal {name}: " in texts[0]
+    assert ("by the clock" in last) == by_clock
+
+
 def test_a_baseline_that_falls_below_its_level_at_the_end_reached_it_at_the_budget():
     """6, 6, 6, 3 and 0 are a level of 4.2; made monotone the last three evaluations, 6, 6 and 0,
     are 4. The arm is at 4.2 after 840 of 1,200 completions."""

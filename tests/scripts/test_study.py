@@ -11,8 +11,9 @@ from filelock import FileLock
 from plumbing.files import write_lines
 from plumbing.run.facts import model_files
 from scripts.study import __main__ as study
-from scripts.study import probe, runner
+from scripts.study import probe, runner, scores
 from scripts.study.plan import Plan
+from scripts.study.results import score
 from scripts.study.runner import Runner
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
@@ -158,6 +159,17 @@ def test_a_finished_run_is_not_run_again_and_may_lose_its_weights(train, tmp_pat
         assert not (finished.run / "student").exists()
     assert not finished.other_flags()
     assert job(tmp_path, "--sampler goldilocks --epsilon 0.1").other_flags() == [finished.flags]
+
+
+def test_the_seconds_of_a_run_on_a_gpu_are_by_the_clock(train, tmp_path):
+    """Six steps of a minute, during which the process has used less of a core."""
+    made = job(tmp_path)
+    Runner().run([made])
+    for device, name in (("cpu", "CPU seconds"), ("cuda", "seconds")):
+        change(made.run / "config.json", device=device)
+        [rows] = score([made])
+        assert (rows.cpu_seconds.max() == 6 * 60) == (device == "cuda")
+        assert scores.describe(rows, rows, scores.places_of(48, 5))["seconds"] == name
 
 
 def test_at_the_deadline_runs_stop_and_can_be_resumed(train, tmp_path):
