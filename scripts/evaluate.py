@@ -31,6 +31,7 @@ from plumbing.run import checkpoint
 from plumbing.stopwatch import Stopwatch
 from records.rows import graded_row
 from scripts.command import exit_on_error
+from scripts.study.categories import natural_sort_key
 from scripts.study.runs import config_of, read_config
 from train import EVALUATION, Actor
 from verify import Verifier
@@ -78,7 +79,8 @@ def pass_at_k(rewards: pd.Series, k: int) -> float:
 
 def print_results(rows: pd.DataFrame, ks: list[int], column: str) -> None:
     """Print pass@k with its standard error over problems, the mean reward if a reward lies between
-    0 and 1, the number of each status, and mean rewards by the values of a column, if any."""
+    0 and 1, the number of each status, and mean rewards by the values of a column, if any, which
+    are sorted by the numbers in them."""
     rewards = rows.groupby("problem").reward
     for k in ks:
         pass_P = rewards.agg(pass_at_k, k=k)
@@ -88,7 +90,8 @@ def print_results(rows: pd.DataFrame, ks: list[int], column: str) -> None:
     print(rows.status.value_counts().to_string())
     print(f"cut at the token limit: {rows.truncated.sum()}")
     if column:
-        print(rows.groupby(column).reward.agg(["count", "mean"]).to_string())
+        means = rows.groupby(column).reward.agg(["count", "mean"])
+        print(means.loc[sorted(means.index, key=natural_sort_key)].to_string())
 
 
 def arguments(argv) -> Namespace:

@@ -15,13 +15,13 @@ def test_results_by_hand(capsys):
     """2 problems, 4 samples each, 1 and 3 right: pass@1 is (1/4 + 3/4) / 2 and pass@2 is
     (1/2 + 1) / 2. The standard error of two values is half of their difference."""
     columns = {"problem": [0] * 4 + [1] * 4, "reward": [1, 0, 0, 0, 0, 1, 1, 1]}
-    rows = pd.DataFrame(columns).assign(status="wrong", truncated=False, level="easy")
-    rows.loc[1, ["status", "truncated", "level"]] = ["no_box", True, "hard"]
+    rows = pd.DataFrame(columns).assign(status="wrong", truncated=False, level="level 9")
+    rows.loc[1, ["status", "truncated", "level"]] = ["no_box", True, "level 10"]
     evaluate.print_results(rows, [1, 2], "level")
     words = " ".join(capsys.readouterr().out.split())
     assert "pass@1: 50.00% ± 25.00% pass@2: 75.00% ± 25.00%" in words
     assert "wrong 7 no_box 1 cut at the token limit: 1" in words
-    assert "easy 7 0.571429 hard 1 0.000000" in words
+    assert "level 9 7 0.571429 level 10 1 0.000000" in words
 
 
 def test_only_rewards_of_1_are_right_in_results(capsys):
