@@ -165,12 +165,13 @@ def parse_flags(argv: list[str] | None, description: str | None) -> tuple[Config
     plain = command_line.Parser(None)
     command_line.add_fields(plain, Config)
     of_preset = vars(plain.parse_args(shlex.split(preset)))
+    if "model" in of_preset:
+        of_preset.setdefault("teacher_model", of_preset["model"])
     parser = command_line.Parser(description)
     command_line.add_fields(parser, Config, shown=of_preset | {"preset": name})
     given = vars(parser.parse_args(argv))
-    for flags in (of_preset, given):
-        if "model" in flags:
-            flags.setdefault("teacher_model", flags["model"])
+    if "model" in given:
+        given.setdefault("teacher_model", given["model"])
     c = Config(**of_preset | given)
     c.checkpoint_every = c.checkpoint_every or c.eval_every
     sampler_name = c.sampler.rpartition(":")[2].lower()

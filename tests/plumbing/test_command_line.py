@@ -54,9 +54,15 @@ def test_every_command_prints_its_errors_in_any_encoding(command):
     assert b"Traceback" not in done.stderr
 
 
-def test_help_shows_the_values_of_the_preset(capsys):
+@pytest.mark.parametrize(
+    ("preset", "shown"),
+    [
+        ("demo", "AdamW, student (Table 5a) [0.0002]"),
+        ("demo", "longer ones are dropped (Table 5a) [32]"),
+        ("reasoning", "teacher (Section 5.1); by default --model [models/cold]"),
+    ],
+)
+def test_help_shows_the_values_of_the_preset(preset, shown, capsys):
     with pytest.raises(SystemExit):
-        parse("--preset", "demo", "--help")
-    words = " ".join(capsys.readouterr().out.split())
-    assert "AdamW, student (Table 5a) [0.0002]" in words
-    assert "longer ones are dropped (Table 5a) [32]" in words
+        parse("--preset", preset, "--help")
+    assert shown in " ".join(capsys.readouterr().out.split())
