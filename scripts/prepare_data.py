@@ -6,11 +6,11 @@ r"""Write train.jsonl, val.jsonl and manifest.json from a public data set or fro
     python -m scripts.prepare_data --source aime25                      # a test set: only val.jsonl
     python -m scripts.prepare_data --source reasoning-gym --val_size 480           # made, not read
 
-docs/data.md lists the sources. Dropped rows are counted by reason in the manifest. Problems are
-ranked by SHA-256("0\n" + normalised text): the `val_size` smallest ranks are the validation split,
-and both files are sorted by rank. The first usable row of each problem is kept. Training problems
-that are also validated on are dropped: only punctuation, case, white space and Unicode forms may
-differ. Distinct rows are held in memory.
+docs/data.md lists the sources. The manifest, which is printed, counts the dropped rows by reason,
+with examples. Problems are ranked by SHA-256("0\n" + normalised text): the `val_size` smallest
+ranks are the validation split, and both files are sorted by rank. The first usable row of each
+problem is kept. Training problems that are also validated on are dropped: only punctuation, case,
+white space and Unicode forms may differ. Distinct rows are held in memory.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import json
 import re
 import unicodedata
 from argparse import Namespace
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import compress
@@ -42,7 +42,7 @@ from scripts.sources import SOURCES, Source
 from verify import Verifier
 
 ENDINGS = (".jsonl", ".json", ".parquet")
-EXAMPLES = 5  # of reference answers that are dropped
+EXAMPLES = 3  # problems that are shown for each reason to drop rows
 # Two letters or more, which the default comparison may take for a product: gl = lg.
 _LETTERS = re.compile(r"(?!(?i:yes|no|true|false)$)[^\W\d_]{2,}")
 
@@ -132,28 +132,36 @@ def suggestion(answers: list[str]) -> str:
     )
 
 
+def drop(manifest: dict, reason: str, line: str) -> None:
+    """Count a dropped row, and keep the first problems with their reference answers, shortened."""
+    counts = manifest["dropped_rows"]
+    counts[reason] = counts.get(reason, 0) + 1
+    examples = manifest["dropped_examples"].setdefault(reason, {})
+    if len(examples) < EXAMPLES:
+        row = json.loads(line)
+        examples[f"{row['problem']:.80}"] = f"{row['expected_answer']:.80}"
+
+
 def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict]:
     """Read the usable rows of a data set. Returns them as lines of JSON by the rank of the problem,
-    and the manifest's entry, which counts the rows dropped by reason. --keep_repeats writes the
-    repeated rows that are counted here."""
+    and the manifest's entry. --keep_repeats writes the repeated rows that are counted here."""
     if source.files:
         url = locate(source.hub_id)
         rows = read(url, source)
     else:
         url = reasoning_tasks.PACKAGE
         rows = map(source.parse, reasoning_tasks.rows())
+    manifest = {"source": url, "rows_read": 0, "dropped_rows": {}, "dropped_examples": {}}
     usable = []
-    dropped = Counter()  # by reason
-    unverifiable = Counter()  # by reference answer
     for record, reason in rows:
+        manifest["rows_read"] += 1
+        line = json.dumps(record, ensure_ascii=False, default=str)
         if reason:
-            dropped[reason] += 1
+            drop(manifest, reason, line)
             continue
         problem = normalise(record["problem"])
         rank = hashlib.sha256(f"0\n{problem}".encode()).hexdigest()
-        line = json.dumps(record, ensure_ascii=False, default=str)
         usable.append((intern(rank), intern(record["expected_answer"]), intern(line)))
-    rows_read = len(usable) + dropped.total()
     answers = sorted({answer for _, answer, _ in usable})
     if not verifier.reward and (advice := suggestion([answer for _, answer, _ in usable])):
         print_line(advice)
@@ -161,21 +169,13 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
     valid = {*compress(answers, verifier.check_golds(answers))}
     table = defaultdict(list)
     for rank, answer, line in usable:
-        if answer in valid:
-            table[rank].append(line)
-        else:
-            unverifiable[answer] += 1
-    examples = {f"{answer:.60}": rows for answer, rows in unverifiable.most_common(EXAMPLES)}
-    if examples:
-        dropped["unverifiable_answer"] = unverifiable.total()
-        print(f"dropped, as they cannot be verified (answer: rows): {json.dumps(examples)}")
-    dropped["repeat"] = sum(map(len, table.values())) - len(table)
-    return table, {
-        "source": url,
-        "rows_read": rows_read,
-        "dropped_rows": +dropped,
-        "unverifiable_answers": examples,
-    }
+        if answer not in valid:
+            drop(manifest, "unverifiable_answer", line)
+            continue
+        if rank in table:
+            drop(manifest, "repeat", line)
+        table[rank].append(line)
+    return table, manifest
 
 
 def arguments(argv) -> Namespace:
@@ -238,9 +238,13 @@ def prepare(args: Namespace) -> dict:
     train, val, manifest = load_both(args)
     files = {"val": [val[rank][0] for rank in sorted(val)[: args.val_size]]}
     validated = {overlap_key(lines[0]) for lines in val.values()}
-    kept = [rank for rank in sorted(train) if overlap_key(train[rank][0]) not in validated]
-    if len(kept) < len(train):
-        manifest["dropped_rows"]["same_as_evaluation"] = len(train) - len(kept)
+    kept = []
+    for rank in sorted(train):
+        line = train[rank][0]
+        if overlap_key(line) in validated:
+            drop(manifest, "same_as_evaluation", line)
+        else:
+            kept.append(rank)
     if SOURCES[args.source].val_size:
         end = None if args.keep_repeats else 1
         files["train"] = [line for rank in kept for line in train[rank][:end]]
@@ -252,14 +256,14 @@ def prepare(args: Namespace) -> dict:
         )
     for name, lines in files.items():
         write_atomic(out / f"{name}.jsonl", "\n".join([*lines, ""]))
-    settings = json.dumps(manifest | {"settings": vars(args)}, indent=1)
+    settings = json.dumps(manifest | {"settings": vars(args)}, indent=1, ensure_ascii=False)
     write_atomic(out / "manifest.json", settings + "\n")
     return manifest
 
 
 def main(argv=None) -> None:
     with exit_on_error("prepare_data"):
-        print(json.dumps(prepare(arguments(argv))))
+        print(json.dumps(prepare(arguments(argv)), indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":

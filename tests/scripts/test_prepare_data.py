@@ -169,14 +169,27 @@ def test_a_test_set_is_written_whole(tmp_path):
     assert not (tmp_path / "out/train.jsonl").exists()
 
 
-def test_answers_that_cannot_be_verified_are_shown_with_their_rows(tmp_path, capsys):
-    rows = table(OWN, ("a", "or"), ("b", "tr"), ("c", "or"), ("d", "4"), ("e", "5"), ("f", "6"))
-    manifest, *_ = run(write(tmp_path / "in.jsonl", rows), tmp_path / "out")
-    assert manifest["dropped_rows"] == {"unverifiable_answer": 3}
-    assert manifest["unverifiable_answers"] == {"or": 2, "tr": 1}
-    out = capsys.readouterr().out
-    assert 'dropped, as they cannot be verified (answer: rows): {"or": 2, "tr": 1}' in out
-    assert "--reward" not in out
+def test_the_first_three_problems_of_each_reason_to_drop_rows_are_shown(tmp_path, capsys):
+    long = "l" * 100
+    unusable = [("a", "or"), ("b", "tr"), ("c", "or"), ("d", "tr"), (long, ""), ("", "7")]
+    rows = table(OWN, *unusable, ("e", "4"), ("f", "5"), ("E", "6"), ("g", "7"))
+    held_out = write(tmp_path / "val.jsonl", table(OWN, ("f!", "5")))
+    file = write(tmp_path / "in.jsonl", rows)
+    flags = f"--source own {file} --val_copy {held_out} --out {tmp_path / 'out'}"
+    prepare_data.main(flags.split())
+    printed = capsys.readouterr().out
+    manifest = json.loads(printed[printed.index("{") :])
+    assert manifest["dropped_rows"]["unverifiable_answer"] == 4
+    assert manifest["dropped_examples"] == {
+        "no_answer": {long[:80]: ""},
+        "no_problem": {"": "7"},
+        "unverifiable_answer": {"a": "or", "b": "tr", "c": "or"},
+        "repeat": {"E": "6"},
+        "same_as_evaluation": {"f": "5"},
+    }
+    written = json.loads((tmp_path / "out/manifest.json").read_text("utf-8"))
+    assert written["dropped_examples"] == manifest["dropped_examples"]
+    assert "--reward" not in printed
 
 
 def test_answers_of_letters_are_kept_by_the_reward_that_is_suggested(tmp_path, capsys):
