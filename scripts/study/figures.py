@@ -23,8 +23,9 @@ LOOK = {
     "axes.edgecolor": GREY,
     "axes.labelcolor": GREY,
     "figure.facecolor": "none",
+    "font.size": 11,
     "grid.alpha": 0.25,
-    "legend.fontsize": 8,
+    "legend.fontsize": 11,
     "legend.framealpha": 0.0,
     "text.color": GREY,
     "text.parse_math": False,  # a method's name may have dollars
@@ -118,19 +119,24 @@ def draw(methods: dict[str, list[Run]], amount: str = "steps", keys=PANELS) -> F
 
 @matplotlib.rc_context(LOOK)
 def draw_study(rows: pd.DataFrame) -> Figure:
-    """Draw the accuracy of a study's arms by completions, a panel a task, from its scores."""
+    """Draw the accuracy of a study's arms by completions, a panel a task, two in a row, from its
+    scores."""
     tasks = rows.groupby("task", sort=False)
     arms = rows.arm.unique()
-    columns = len(tasks)
-    legend_lines = len(arms) / columns
-    figure = Figure(figsize=(4.4 * columns, 4 + 0.2 * legend_lines), layout="constrained")
+    columns = min(2, len(tasks))
+    lines = -(-len(tasks) // columns)
+    legend_columns = 1 + columns
+    legend_lines = -(-len(arms) // legend_columns)
+    width, height = (8, 5) if columns == 1 else (12, 4.2)
+    size = width, height * lines + 0.25 * legend_lines
+    figure = Figure(figsize=size, layout="constrained")
     for place, (task, of_task) in enumerate(tasks, 1):
-        axes = figure.add_subplot(1, columns, place)
+        axes = figure.add_subplot(lines, columns, place)
         for arm in arms:
             runs = of_task[of_task.arm == arm]
             curves = runs.pivot(index="completions", columns="seed", values="accuracy")
             draw_mean(axes, arm, curves)
         axes.set(title=task, xlabel="completions", ylabel="accuracy, %")
     legend = axes.get_legend_handles_labels()
-    figure.legend(*legend, loc="outside lower center", ncols=columns)
+    figure.legend(*legend, loc="outside lower center", ncols=legend_columns)
     return figure

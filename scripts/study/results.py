@@ -8,7 +8,7 @@ import pandas as pd
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
 from scripts.study import categories, figures, findings, paper, scores
-from scripts.study.page import Report, Table
+from scripts.study.page import DPI, Report, Table
 from scripts.study.plan import Plan
 from scripts.study.runner import Job, note
 from scripts.study.runs import Run
@@ -99,5 +99,5 @@ def write_report(
     write_atomic(folder / "report.md", text)
     write_atomic(folder / "report.html", report.html(plan.out, {"figure": figure}, views={}))
     write_atomic(folder / "summary.csv", speed_ups.to_csv(index=False))
-    figure.savefig(folder / "figure.png", dpi=150)
+    figure.savefig(folder / "figure.png", dpi=DPI)
     return text

@@ -37,6 +37,7 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     html, words = page_of(make(tmp_path / "run"), out=tmp_path / "new/page.html")
     for expected in (*EXPECTED.splitlines(), COMPLETION):
         assert expected in words
+    assert 'width="1267"' in html  # 13.2 inches of 96 pixels: a picture is never enlarged
     # Nothing is executed, and nothing is fetched.
     assert "<script" not in html
     assert "@import" not in html
