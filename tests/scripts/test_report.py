@@ -38,6 +38,9 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     for expected in (*EXPECTED.splitlines(), COMPLETION):
         assert expected in words
     assert 'width="1267"' in html  # 13.2 inches of 96 pixels: a picture is never enlarged
+    assert re.search(
+        r"\nth, td {[^}]*overflow-wrap: normal; white-space: nowrap", html
+    )  # it scrolls
     # Nothing is executed, and nothing is fetched.
     assert "<script" not in html
     assert "@import" not in html
