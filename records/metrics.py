@@ -22,14 +22,14 @@ class History:
     its values are flat. The groups of a problem in a step count as one. rows: those steps' of
     selections.jsonl."""
 
-    LEAST = 16  # groups in each half
+    LEAST = 32  # groups of a value that is judged
 
     def __init__(self, rows: list[dict], problems: Problems, column: str = ""):
         self.tried: set[int] = set()
-        self.has_values = bool(column)
+        self.column = column
         if column:
-            _, self.value_of = problems.categories()  # the index of each problem's value
-        # By value: right and all completions of its first n groups, for each n.
+            self.names, self.value_of = problems.categories()
+        # By name of a value: right and all completions of its first n groups, for n from 0 on.
         self.sums_of = defaultdict(lambda: [(0, 0)])
         right = Counter()
         completions = Counter()
@@ -45,30 +45,41 @@ class History:
         for group in groups:
             self._add(group.problem, group.successes, len(group.completions))
 
+    def _names_of(self, problem: int) -> list[str]:
+        """Return the names of the problem's values: of two columns "mod, 3", the pair's, and "mod",
+        the first's. None without a column."""
+        if not self.column:
+            return []
+        name = self.names[self.value_of[problem]]
+        return [name, name.partition(", ")[0]] if "," in self.column else [name]
+
     def _add(self, problem: int, right: int, completions: int) -> None:
         self.tried.add(problem)
-        if self.has_values:
-            sums = self.sums_of[self.value_of[problem]]
-            right_so_far, completions_so_far = sums[-1]
-            sums.append((right_so_far + right, completions_so_far + completions))
+        for name in self._names_of(problem):
+            right_so_far, completions_so_far = self.sums_of[name][-1]
+            sums = right_so_far + right, completions_so_far + completions
+            self.sums_of[name].append(sums)
 
     def is_flat(self, problem: int) -> bool:
         """Whether the pass rate of the problem's value has not risen: of its n groups the later
         half's is not above the earlier half's by more than 2 standard errors of the difference,
-        those of two shares. False for fewer than 2 · LEAST groups."""
-        sums = self.sums_of[self.value_of[problem]]
-        n = len(sums) - 1
-        if n < 2 * self.LEAST:
-            return False
-        right, completions = np.diff([sums[0], sums[n // 2], sums[n]], axis=0).T
-        earlier, later = right / completions
-        p = right.sum() / completions.sum()
-        error = math.sqrt(p * (1 - p) * (1 / completions).sum())
-        return bool(later - earlier <= 2 * error)
+        those of two shares. A pair with fewer than LEAST groups is judged by the value of the
+        first column. False if that has fewer, too."""
+        for name in self._names_of(problem):
+            sums = self.sums_of[name]
+            n = len(sums) - 1
+            if n >= self.LEAST:
+                right, completions = np.diff([sums[0], sums[n // 2], sums[n]], axis=0).T
+                earlier, later = right / completions
+                p = right.sum() / completions.sum()
+                error = math.sqrt(p * (1 - p) * (1 / completions).sum())
+                return bool(later - earlier <= 2 * error)
+        return False
 
     def live_but_flat(self, groups: list[Group]) -> float | None:
-        """Return the share of groups that are live but of a flat value; None without --column."""
-        if not self.has_values:
+        """Return the share of groups that are live but of a flat value; None where no value has
+        LEAST groups, as without --column."""
+        if not any(len(sums) > self.LEAST for sums in self.sums_of.values()):
             return None
         return _mean([group.live and self.is_flat(group.problem) for group in groups])
 

@@ -22,6 +22,7 @@ CURVES = ("val_accuracy", "reward_mean", "zero_variance")
 HEALTH = {
     "val_accuracy": "accuracy",
     "zero_variance": "dead groups",
+    "live_but_flat": "live but flat",
     "truncated": "truncated",
     "no_box": "no box",
     "entropy": "entropy",

@@ -157,7 +157,7 @@ def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(moc
         "reward_mean": 2 / 8,
         "trained_live": 1 / 2,
         "tried_before": 1 / 3,
-        "live_but_flat": 0,
+        "live_but_flat": None,
         "own": 3,
         "loss": 0.5,
         "step": 4,
@@ -165,7 +165,7 @@ def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(moc
     assert {name: metrics[name] for name in expected} == expected
     assert metrics["seconds"] > 0
     assert mocks.history.tried == {4, 5, 7, 9}
-    assert mocks.history.sums_of[0] == [(0, 0), (0, 4), (0, 6), (1, 7), (2, 12), (2, 14)]
+    assert mocks.history.sums_of["0.5"] == [(0, 0), (0, 4), (0, 6), (1, 7), (2, 12), (2, 14)]
 
 
 def test_a_resumed_run_remembers_outcomes_from_its_log(mocks):

@@ -98,6 +98,28 @@ def test_live_but_flat_by_hand():
     assert step_metrics(groups, groups, outcomes)["live_but_flat"] == 1 / 4
 
 
+def test_before_any_value_can_be_judged_live_but_flat_is_not_known():
+    outcomes = History([], Numbers(2, values=(0, 1)), "value")
+    shares = []
+    for _ in range(33):
+        shares.append(outcomes.live_but_flat([solved(0, 1), solved(1, 0)]))
+        outcomes.add([solved(0, 1)])
+    assert shares == [None] * 32 + [1 / 2]
+
+
+def test_a_pair_with_few_groups_is_judged_by_the_value_of_the_first_column():
+    """32 groups of `mod`, of either size 16, have not risen; those of `sums` have. Of 16 more of
+    `mod, 3` that pair has, from 16 to 30 right of 256, but not `mod`, from 24 to 38 of 384."""
+    names = ("mod, 3", "mod, 4", "sums, 3", "sums, 4")
+    outcomes = History([], Numbers(4, values=names), "family,size")
+    for right in [1] * 8 + [9] * 8:
+        outcomes.add([solved(0, 1), solved(1, 1), solved(2, right), solved(3, right)])
+    assert [outcomes.is_flat(problem) for problem in range(4)] == [True, True, False, False]
+    for right in [2] * 14 + [1] * 2:
+        outcomes.add([solved(0, right)])
+    assert [outcomes.is_flat(problem) for problem in (0, 1)] == [False, True]
+
+
 def test_step_metrics_are_over_the_groups_that_have_predictions():
     """Without any they are None."""
     without = solved(9, 0)

@@ -35,6 +35,7 @@ def page_of(*runs, out):
 
 def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     html, words = page_of(make(tmp_path / "run"), out=tmp_path / "new/page.html")
+    assert "dead groups live but flat truncated" in words
     for expected in (*EXPECTED.splitlines(), COMPLETION):
         assert expected in words
     assert 'width="1267"' in html  # 13.2 inches of 96 pixels: a picture is never enlarged
