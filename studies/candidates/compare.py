@@ -22,9 +22,8 @@ TODAY = "passes"
 
 
 def read(paths: list[str]) -> pd.DataFrame:
-    """Put tables of scores together, each run once, and name the rule of each arm."""
+    """Put tables of scores of different runs together, and name the rule of each arm."""
     rows = pd.concat([scores.read(path) for path in paths], ignore_index=True)
-    rows = rows.drop_duplicates(["task", "arm", "seed", "step"])  # uniform is in several
     has_no_rule = (rows.arm + f", {OLD}").isin(rows.arm)
     return rows.assign(arm=rows.arm.mask(has_no_rule, rows.arm + f", {TODAY}"))
 
