@@ -21,16 +21,14 @@ def make_parser(doc: str | None, runs: bool = False, out: str = "") -> Parser:
 
 
 @contextmanager
-def exit_on_error(command: str, *also: type[Exception]):
-    """Turn errors of ours, of files, of values and of missing packages, and those named, into one
-    line on stderr and an exit status: 2, or as training's, such as 3 for logits that are not
-    finite."""
-    kinds: tuple[type[Exception], ...] = (RunError, OSError, ValueError, ImportError, *also)
+def exit_on_error(command: str):
+    """Turn errors of ours, of files, of values and of missing packages into one line on stderr and
+    an exit status: 2, or as training's, such as 3 for logits that are not finite."""
     try:
         yield
     except BrokenPipeError:  # of `| head -2`: results are printed last, when files are written
         discard(sys.stdout)
-    except kinds as error:
+    except (RunError, OSError, ValueError, ImportError) as error:
         place = "" if isinstance(error, RunError) else place_of(error)
         print_error(f"{error}{place}", command)
         sys.exit(getattr(error, "status", InputError.status))

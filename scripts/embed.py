@@ -11,7 +11,6 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
 
@@ -63,7 +62,7 @@ def main(argv=None) -> None:
     add("--data", required=True, help="JSONL or Parquet")
     add("--max_prompt_tokens", type=count, default=Config.max_prompt_tokens, help="(%(default)s)")
     begin_process()
-    with exit_on_error("embed", SafetensorError):
+    with exit_on_error("embed"):
         args = parser.parse_args(argv)
         check_teacher(args.model, args.max_prompt_tokens)
         problems = Problems(args.data)
