@@ -19,11 +19,11 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils import cached_file, is_sentencepiece_available
+from transformers.utils import cached_file
 
 import grpo
 from plumbing.errors import InputError, first_lines
-from plumbing.models import files_of, remove_dropout
+from plumbing.models import remove_dropout
 
 LARGE = 1000.0  # a logit that no model needs, but that training may come near
 
@@ -44,7 +44,7 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
         remove_dropout(config)
         if kind is AutoModelForCausalLM:
             check_generation_settings(name)
-        tokenizer = load_tokenizer(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         check_words(tokenizer, "0 1 2 3 4 5 6 7 8 9")
         check_tokenizer(tokenizer, config)
         check_room(config, tokens)
@@ -88,21 +88,6 @@ def check_generation_settings(name: str) -> None:
         GenerationConfig.from_pretrained(name)
     except ValueError as error:
         raise ValueError(f"{file}: {first_lines(error)} Remove the setting") from error
-
-
-def load_tokenizer(name: str):
-    """Load a tokenizer. Raises ValueError if its only file is one of sentencepiece, which is not
-    installed: transformers' error is about another package."""
-    try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # transformers raises all kinds
-        models = [] if files_of(name, "tokenizer.json") else files_of(name, "*.model")
-        if models and not is_sentencepiece_available():
-            raise ValueError(
-                f"its tokenizer, {models[0].name}, needs sentencepiece, which is not installed: "
-                "pip install sentencepiece protobuf"
-            ) from error
-        raise
 
 
 def check_tokenizer(tokenizer, config: PreTrainedConfig) -> None:

@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rollout
-from plumbing import model_checks
 from plumbing.batches import collate
 from plumbing.distributed.shutdown import begin_process
 from plumbing.models import dither, recompute_activations
@@ -167,16 +166,6 @@ def test_what_a_run_would_not_notice_is_rejected(case, tmp_path, tiny_model, cap
     with outcome(teacher):
         check_teacher(str(folder), 36)
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("check", [check_model, check_teacher])
-def test_a_tokenizer_of_a_missing_package_is_named(check, tmp_path, tiny_model, monkeypatch):
-    """transformers' error is about tiktoken, which reads files of the same name."""
-    monkeypatch.setattr(model_checks, "is_sentencepiece_available", lambda: False)
-    folder = shutil.copytree(tiny_model, tmp_path / "model")
-    (folder / TOKENIZER).rename(folder / "tokenizer.model")
-    with rejected("tokenizer.model, needs sentencepiece"):
-        check(str(folder), 36)
 
 
 CAPS = {"nanochat": {}, "gemma3_text": {"head_dim": 8, "final_logit_softcapping": 300.0}}
