@@ -139,11 +139,7 @@ SILENT = {
     "FP8": (settings(CONFIG, **FP8), "quantization_config fp8", "quantization_config fp8"),
     "4 bits": (settings(CONFIG, **BNB), "config bitsandbytes", "config bitsandbytes"),
     "one of parts in 4 bits": (settings(CONFIG, part=BNB), "it is quantised", "it is quantised"),
-    "several samples": (
-        settings(GENERATION, num_return_sequences=4),
-        "generation_config.json: Greedy methods",
-        None,
-    ),
+    "several samples": (settings(GENERATION, num_return_sequences=4), "Greedy methods", None),
     "no end token": (no_end, "it has no end token: set tokenizer.eos_token", None),
     "damaged end tokens": (lambda f: os.truncate(f / GENERATION, 9), "JSONDecodeError", None),
     "a window": (settings(CONFIG, **WINDOW), "attends to the last 8 tokens only", None),
