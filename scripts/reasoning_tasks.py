@@ -10,8 +10,6 @@ answers.
 import zlib
 from collections.abc import Iterator
 
-from plumbing.errors import InputError
-
 PACKAGE = "reasoning-gym==0.1.25"
 PER_LEVEL = 160  # rows before repeated ones are dropped
 
@@ -54,11 +52,9 @@ def levels(task: str) -> Iterator[dict]:
 
 def rows(seed: int = 0, per_level: int = PER_LEVEL, hardest: int = 99) -> Iterator[dict]:
     """Yield so many rows for each level, up to the hardest, of each task; some are repeated, some
-    answers are empty. Raises InputError if the library is missing."""
-    try:
-        from reasoning_gym import create_dataset
-    except ImportError as error:
-        raise InputError(f"the library is missing: pip install {PACKAGE}") from error
+    answers are empty. Raises ImportError without PACKAGE."""
+    from reasoning_gym import create_dataset
+
     for task in LEVELS:
         for level, settings in enumerate(levels(task), start=1):
             if level > hardest:

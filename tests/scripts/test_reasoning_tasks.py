@@ -1,14 +1,12 @@
 """Problems from reasoning-gym: the rows, and the files that prepare_data writes of them."""
 
 import json
-import sys
 import zlib
 
 import pytest
 
 from plumbing.files import read_lines
 from scripts import prepare_data, reasoning_tasks
-from tests.helpers.checks import rejected
 from tests.helpers.optional import need_reasoning_gym
 
 
@@ -37,9 +35,3 @@ def test_prepare_data_writes_task_level_and_metadata(few, tmp_path, monkeypatch)
         made = made_of[row["problem"]]
         assert (row["task"], row["level"]) == (made["task"], made["level"])
         assert row["extra_info"]["source_dataset"] == row["task"]
-
-
-def test_a_missing_library_is_one_line_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with rejected("pip install reasoning-gym==0.1.25"):
-        next(reasoning_tasks.rows())
