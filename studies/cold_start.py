@@ -39,6 +39,7 @@ from grpo import Completion
 from plumbing.batches import collate
 from plumbing.command_line import count, fraction, non_negative
 from plumbing.config import Config
+from plumbing.data.rows import read_rows
 from plumbing.distributed.layout import device_type
 from plumbing.errors import InputError, print_line
 from plumbing.files import read_lines
@@ -192,15 +193,12 @@ def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[
 
 def read_demonstrations(path: Path) -> list[Demonstration]:
     """Return (problem, completion) of each row of a file, from its `problem` and its `solution`.
-    Raises InputError if there is none, or a row lacks one of the two."""
-    shown = []
-    for number, row in enumerate(read_lines(path), 1):
-        for name in ("problem", "solution"):
-            if not isinstance(row.get(name), str):
-                raise InputError(f"{path}, row {number}: has no text `{name}`")
-        shown.append((row["problem"], f" {row['solution'].strip()}"))
+    Raises InputError if there is no row, or one lacks one of the two, OSError."""
+    with path.open("rb") as file:
+        rows = read_rows(file, str(path), required=["problem", "solution"])
+        shown = [(row["problem"], f" {row['solution'].strip()}") for _, row in rows]
     if not shown:
-        raise InputError(f"{path}: no such file, or no row in it")
+        raise InputError(f"{path}: has no rows")
     boxless = sum(r"\boxed{" not in solution for _, solution in shown)
     if boxless:
         print_line(NO_BOX.format(total=len(shown), boxless=boxless))

@@ -131,8 +131,8 @@ def test_a_new_model_learns_rows_of_ones_own(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "no such file, or no row in it"),
-        ([{"problem": "2 + 3 =", "expected_answer": "5"}], "row 1: has no text `solution`"),
+        ([], "has no rows"),
+        ([{"problem": "2 + 3 =", "expected_answer": "5"}], "line 1: no field 'solution'"),
     ],
 )
 def test_demonstrations_without_text_are_rejected(rows, message, tmp_path, capsys):
