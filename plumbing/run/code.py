@@ -18,7 +18,6 @@ from plumbing.files import file_crc32
 
 MAIN = ROOT / "train.py"
 OWN = ("--", "samplers/", "rewards/")  # how names begin of files that not every run loads
-UNKNOWN = "all of it (config.json has no checksums of the code)"
 
 
 def checksums(plugins: dict[str, Path | None]) -> dict[str, int]:
@@ -97,11 +96,10 @@ def loaded_files(folder: Path) -> set[Path]:
 
 
 def changes(old: dict, new: dict) -> list[str]:
-    """Return the names of the files that two runs share and that differ. old, new: their facts."""
-    if "code" not in old or "code" not in new:
-        return [UNKNOWN]
-    before = old["code"]
-    now = new["code"]
+    """Return the names of the files that two runs share and that differ. old, new: their facts,
+    which have no code in a run from before checksums: such a run is reported, but not resumed."""
+    before = old.get("code", {})
+    now = new.get("code", {})
     return [name for name in before if name in now and before[name] != now[name]]
 
 
@@ -110,8 +108,8 @@ def change(step: int, old: dict, new: dict) -> dict:
     names = changes(old, new)
     return {
         "after_step": step,
-        "was": {name: old.get("code", {}).get(name) for name in names},
-        "is": {name: new["code"].get(name) for name in names},
+        "was": {name: old["code"][name] for name in names},
+        "is": {name: new["code"][name] for name in names},
     }
 
 
