@@ -106,15 +106,6 @@ def test_the_exit_status_is_1_if_a_number_differs(recorded, tmp_path):
     assert code == 1, output
 
 
-@pytest.mark.slow
-def test_a_step_that_the_run_did_not_come_to_is_not_trained(recorded, tmp_path):
-    folder = shutil.copytree(recorded("mopps"), tmp_path / "run")
-    code, output = again(folder, 6)
-    assert code == 2
-    assert output.count(f"{folder} has 4 steps") == 1
-    assert not (folder / "replay/step_6.jsonl").exists()
-
-
 def poison(rank):
     """Give log-probs of NaN to completions with TOKEN, on this rank."""
     forward = train.Policy.forward
