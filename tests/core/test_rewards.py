@@ -57,8 +57,3 @@ def test_nan_is_no_complex_number(answer, compute_score):
 def test_a_word_may_contain_nan(compute_score):
     info = {"source_dataset": "spell_backward", "word": "banana"}
     assert compute_score("", r"\boxed{ananab}", "ananab", info) == 1
-
-
-@pytest.mark.parametrize(("answer", "score"), [("0.5", 1), ("olleh", 0)])
-def test_a_row_without_metadata_is_compared_as_by_default(answer, score, compute_score):
-    assert compute_score("", rf"\boxed{{{answer}}}", r"\frac{1}{2}") == score
