@@ -145,18 +145,3 @@ def test_bad_flags_are_rejected_with_one_line(flags, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_an_error_in_a_samplers_constructor_is_one_line_with_its_place(tmp_path, capsys):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from sampler import Uniform\n"
-        "class Mine(Uniform):\n"
-        "    def __init__(self, context):\n"
-        "        self.rates = {}['rates']\n"
-    )
-    with pytest.raises(SystemExit):
-        full_length.main([*SHORT, "--sampler", f"{file}:Mine"])
-    error = capsys.readouterr().err
-    assert f"--sampler {file}:Mine: KeyError: 'rates' ({file}, line 4: self.rates" in error
-    assert error.count("\n") == 1
