@@ -125,12 +125,9 @@ def test_the_error_of_the_teacher_has_the_given_std():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--sampler nothing", "--sampler nothing: no such file"),
-        ("--sampler static", "this sampler needs --column"),
         ("--sampler speed --resample_rounds 1", "has `more` or `train_on` of its own"),
         ("--parts 121", "--parts 121: must be at most --steps, 120"),
         ("--candidates 101", "a step draws 1212 distinct problems, only 1200"),
-        ("--noise -1", "-1: must be in [0"),
     ],
 )
 def test_bad_flags_are_rejected_with_one_line(flags, message, capsys):
