@@ -161,24 +161,6 @@ def test_an_error_inside_a_plug_in_names_its_line(tmp_path, monkeypatch):
         verifier.grade(["7"], ["7"])
 
 
-def test_an_init_that_takes_no_context_is_one_line_with_the_file(tmp_path):
-    """No line of the file is reached."""
-    (tmp_path / "bare.py").write_text(
-        "from sampler import Uniform\n\nclass Mine(Uniform):\n    def __init__(self): ...\n"
-    )
-    spec = f"{tmp_path}/bare.py:Mine"
-    with rejected(f"--sampler {spec}: TypeError: Mine.__init__() takes 1 positional argument"):
-        construct(find_sampler(spec), None, spec, "")
-
-
-def test_an_error_in_a_file_that_a_plug_in_imports_names_its_line(tmp_path):
-    (tmp_path / "helped.py").write_text("import broken")
-    (tmp_path / "broken.py").write_text("\nx = np.zeros(3)")
-    place = f"{tmp_path}/broken.py, line 2: x = np.zeros(3)"
-    with rejected(f"NameError: name 'np' is not defined ({place})"):
-        load(f"{tmp_path}/helped.py:Mine", "--sampler")
-
-
 def test_an_error_of_this_project_in_a_script_has_no_line(tmp_path, capsys):
     """A wrong flag is no error in a file; a plug-in's ValueError during the work is."""
     file = tmp_path / "shapes.py"
