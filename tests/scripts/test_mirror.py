@@ -6,7 +6,6 @@ from unittest.mock import MagicMock, Mock
 
 from plumbing.files import write_lines
 from scripts import mirror
-from tests.helpers.checks import rejected
 from tests.helpers.runs import make_run
 
 
@@ -51,17 +50,6 @@ def test_started_again_tensorboard_has_every_value_once(tmp_path, monkeypatch):
     writer = tensorboard.SummaryWriter.return_value.__enter__.return_value
     values = [call.args for call in writer.add_scalar.call_args_list]
     assert values == [("loss", 1.0, 0), ("val_accuracy", 0.25, 0)]
-
-
-def test_wandb_without_a_key_is_an_error_of_one_line(tmp_path, monkeypatch):
-    """A batch job has no terminal to ask for one."""
-    wandb = Mock()
-    wandb.errors.Error = type("UsageError", (Exception,), {})
-    wandb.init.side_effect = wandb.errors.Error("No API key configured.\nUse `wandb login`")
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    make_run(tmp_path / "a: #1", [row(0)], steps=4)
-    with rejected("W&B cannot begin a: #1: No API key configured. Use `wandb login`; `wandb"):
-        mirror.mirror(tmp_path / "a: #1", "wandb", tmp_path, follow=False)
 
 
 def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, monkeypatch):
