@@ -226,15 +226,6 @@ def test_a_model_that_cannot_recompute_activations_is_rejected_with_the_flag(tmp
 
 
 @pytest.mark.parametrize("check", [check_model, check_teacher])
-def test_truncated_weights_get_one_line(check, tmp_path, tiny_model):
-    begin_process()
-    folder = shutil.copytree(tiny_model, tmp_path / "damaged")
-    os.truncate(folder / WEIGHTS, 40_000)
-    with rejected(f"model '{folder}' cannot be used: "):
-        check(str(folder), 36)
-
-
-@pytest.mark.parametrize("check", [check_model, check_teacher])
 def test_a_model_that_needs_its_own_code_gets_one_line_and_is_not_run(check, tmp_path, tiny_model):
     folder = shutil.copytree(tiny_model, tmp_path / "model")
     custom_code(folder)
