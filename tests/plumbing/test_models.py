@@ -218,13 +218,6 @@ def test_activation_checkpointing_adds_no_noise_to_a_router(family, tmp_path, mo
         check_model(folder, 40, activation_checkpointing=True)
 
 
-def test_a_model_that_cannot_recompute_activations_is_rejected_with_the_flag(tmp_path):
-    folder = str(save_tiny_model(tmp_path, "jetmoe", num_local_experts=4, kv_channels=8))
-    check_model(folder, 40)
-    with rejected("cannot be trained with --activation_checkpointing: ValueError: JetMoe"):
-        check_model(folder, 40, activation_checkpointing=True)
-
-
 @pytest.mark.parametrize("check", [check_model, check_teacher])
 def test_a_model_that_needs_its_own_code_gets_one_line_and_is_not_run(check, tmp_path, tiny_model):
     folder = shutil.copytree(tiny_model, tmp_path / "model")
