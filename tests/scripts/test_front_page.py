@@ -57,13 +57,3 @@ def test_readmes_accuracies_of_the_demo_are_of_the_committed_scores():
     assert [*last["count"]] == [12, 12]
     ours, uniform = last["mean"]
     assert f": Goldilocks ends at {ours:.1f}%, and uniform at {uniform:.1f}%." in SENTENCES
-
-
-def test_the_figures_have_the_pages_names_and_shares(summary):
-    axes = front_page.draw_gains(summary).axes[0]
-    names = [text.get_text().replace("\n", " ") for text in axes.texts]
-    assert sorted(names) == sorted(name.replace("`", "") for name in front_page.ARMS.values())
-    shares = [label.get_text() for label in axes.get_xticklabels()]
-    for share in shares:
-        assert f"| {share} dead |" in front_page.long_table(summary)
-    assert shares == ["61%", "85%", "94%", "98%", "99.3%"]
