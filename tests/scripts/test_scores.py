@@ -272,17 +272,6 @@ def test_published_figures_come_from_the_committed_scores(plan, csv, task, arm, 
     assert text in RESULTS
 
 
-def test_goldilocks_gains_on_the_leaderboard_are_those_of_results(monkeypatch):
-    """At equal completions and compute-matched, in the order of the plan's tasks."""
-    monkeypatch.setattr(scores, "DRAWS", 2)  # no speed-up is read
-    tasks = Plan.read(ROOT / "studies/leaderboard/plan.toml").tasks
-    paths = "leaderboard/plan", "leaderboard/scores"
-    rows = [compare(*paths, task, ["Goldilocks"]).loc["Goldilocks"] for task in tasks]
-    for column in ("gain_points", "matched_points"):
-        texts = [f"{row[column]:+.1f}".replace("-", "−") for row in rows]
-        assert f"{', '.join(texts[:-1])} and {texts[-1]}" in RESULTS
-
-
 def test_the_demo_column_of_samplers_md_is_of_the_leaderboard(monkeypatch):
     monkeypatch.setattr(scores, "DRAWS", 2)
     names = {  # arm of the plan -> name on the page
