@@ -2,7 +2,6 @@
 
 import random
 import re
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from sympy import sympify
 from transformers import AutoTokenizer, GenerationConfig, pipeline
 
-from plumbing.config import DEMO, Config
+from plumbing.config import Config
 from plumbing.files import write_lines
 from rollout import Policy
 from scripts import reasoning_tasks
@@ -53,22 +52,6 @@ def test_easy_levels_of_all_tasks_have_steps_and_each_with_two_operands_is_right
     wrong = [(left, right) for left, right in steps if sympify(left) != int(right)]
     assert len(steps) > len(rows)
     assert wrong == []
-
-
-def test_the_loss_is_the_mean_over_completions_and_their_end_token(monkeypatch):
-    tokenizer = AutoTokenizer.from_pretrained(f"{DEMO}/model")
-    policy = Policy.load(f"{DEMO}/model", torch.device("cpu"))
-    losses = []
-    monkeypatch.setattr(cold_start, "descend", lambda _, f, *__, **___: losses.append(f().item()))
-    settings = Namespace(steps=1, batch=1, learning_rate=0.1)
-    config = Config(prompt_header="", prompt_footer="Answer:")
-    cold_start.fit(policy, SHOWN, config, tokenizer, settings, random.Random(0))
-    prompt, text = tokenizer([f"{ROW['problem']}\n\nAnswer:", SHOWN[0][1]]).input_ids
-    completion = [*text, tokenizer.eos_token_id]
-    labels = torch.tensor([[-100] * len(prompt) + completion])
-    policy.lm.set_attn_implementation("sdpa")
-    expected = policy.lm(torch.tensor([prompt + completion]), labels=labels).loss
-    assert losses == [pytest.approx(expected.item(), rel=1e-5)]
 
 
 def test_a_new_model_has_a_directory_that_loads(monkeypatch, tmp_path):
