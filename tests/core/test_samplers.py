@@ -236,19 +236,6 @@ def test_weighted_draws_in_proportion_to_the_weight_also_among_the_rest():
     assert shares_of(second) == pytest.approx([16 / 90, 37 / 90, 37 / 90], abs=0.02)
 
 
-def test_weighted_finds_a_prompt_too_long_only_once():
-    encoded = []
-
-    def fits(index):
-        encoded.append(index)
-        return index > 0
-
-    sampler = make("difficulty_pools", 3, fits)
-    for _ in range(20):
-        assert sorted(sampler.draw(2)) == [1, 2]
-    assert encoded.count(0) == 1
-
-
 def test_learnability_bins_share_follows_the_chance_of_a_live_group_whatever_its_size():
     """Of 1.6e9 completions in each bin, 1/2 are right in a, 1/16 in b: two of a bin differ with 1/2
     and 15/128. A bin without right ones has the least share, 0.05 / 2."""
