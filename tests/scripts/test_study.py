@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 
 import pandas as pd
 import pytest
@@ -170,15 +169,6 @@ def test_the_seconds_of_a_run_on_a_gpu_are_by_the_clock(train, tmp_path):
         [rows] = score([made])
         assert (rows.cpu_seconds.max() == 6 * 60) == (device == "cuda")
         assert scores.describe(rows, rows, scores.places_of(48, 5))["seconds"] == name
-
-
-def test_at_the_deadline_runs_stop_and_can_be_resumed(train, tmp_path):
-    jobs = plan(tmp_path, ("--preset demo", "--preset demo --max_grad_norm 8")).jobs()
-    assert Runner(end=time.time() + 15).run(jobs) == 0
-    [process] = jobs[0].usage()
-    assert process["status"] != 0  # stopped
-    assert not jobs[0].finished()
-    assert not jobs[1].run.exists()
 
 
 def test_a_run_that_stopped_after_its_last_step_is_asked_for_no_more(tmp_path):
