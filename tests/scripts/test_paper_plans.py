@@ -257,16 +257,6 @@ def test_torchrun_is_found_beside_python(monkeypatch):
     assert rest == ["--nproc_per_node", "2"]
 
 
-def test_a_failure_is_reported_by_trainings_line_not_by_torchruns_last(tmp_path):
-    log = tmp_path / "seed0.log"
-    log.write_text("error: an older one\n")
-    start = log.stat().st_size
-    with log.open("a") as file:
-        file.write("step 1\nerror: --steps 0: too few\nTraceback\n=====\n")
-    assert runner.failure(log, start) == "error: --steps 0: too few"
-    assert runner.failure(log, log.stat().st_size) == ""
-
-
 def test_a_stopped_launch_is_no_failure_and_a_failed_one_is(tmp_path, monkeypatch, capsys):
     """The launch command ends with status 1 in both cases, as torchrun does. At a second SIGTERM
     torchrun would end before its ranks, so there is one."""
