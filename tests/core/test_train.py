@@ -13,9 +13,7 @@ from transformers import AutoModel, AutoModelForCausalLM
 
 import train
 from grpo import Group
-from plumbing.data.problems import Problems
 from plumbing.files import read_lines
-from plumbing.progress import Console
 from plumbing.stopwatch import Stopwatch
 from records.metrics import History
 from records.rows import selection
@@ -345,15 +343,6 @@ def test_a_prompt_may_have_exactly_the_largest_number_of_tokens(tiny_model):
 
 
 # Whole runs
-
-
-@pytest.mark.parametrize(("sampler", "is_named"), [("uniform", True), ("goldilocks", False)])
-def test_a_run_whose_devices_all_train_names_the_compute_matched_steps(sampler, is_named, capsys):
-    config = parse("--preset", "demo", "--sampler", sampler)
-    problems = Problems(config.val_data)
-    run = SimpleNamespace(config=config, layout=one_rank(), settings="config.json")
-    Console(run, 0, problems, problems, ends="")
-    assert ("compute-matched: 3/4 as many steps" in capsys.readouterr().out) is is_named
 
 
 def output_of(*words) -> str:
