@@ -105,18 +105,6 @@ def test_a_resume_with_other_settings_is_rejected_also_of_a_finished_run(
         stopped.train(resume_from_checkpoint=True)
 
 
-def test_a_checkpoint_that_a_kill_cut_short_is_one_line(stopped, tmp_path):
-    folder = tmp_path / "run/checkpoint-4"
-    file = folder / "sampler.pt"
-    file.write_bytes(file.read_bytes()[:-100])
-    with rejected("checkpoint-4 cannot be resumed (PytorchStreamReader failed"):
-        stopped.train(resume_from_checkpoint=True)
-    (folder / "trainer_state.json").unlink()
-    file.unlink()
-    with rejected("sampler.pt'): delete it"):
-        stopped.train(resume_from_checkpoint=folder)
-
-
 def test_a_model_without_a_checkpoint_is_not_trained_again(tmp_path, halfway):
     trainer = recorded(config(tmp_path, halfway, "uniform")).trainer
     (tmp_path / "model.safetensors").touch()
