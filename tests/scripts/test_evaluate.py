@@ -1,12 +1,16 @@
 """evaluate: the accuracy that train.py logs, pass@k by hand, files of verdicts."""
 
+from unittest.mock import Mock
+
 import pandas as pd
 import pytest
 
 import train
-from plumbing.files import read_lines, write_lines
+from plumbing.files import read_lines
 from scripts import evaluate
 from tests.helpers import ranks
+from tests.helpers.groups import completion
+from tests.helpers.samplers import Numbers
 
 VERDICT = ("problem", "reward", "status", "tokens", "completion", "temperature")
 
@@ -49,40 +53,31 @@ def verdicts(path):
 
 
 @pytest.mark.parametrize("model", ["", "student"])
-def test_a_runs_newest_checkpoint_has_the_runs_verdicts(model, finished, tmp_path, capsys):
-    """Its exported student, too: with the run's settings and validation file."""
+def test_a_runs_newest_checkpoint_has_the_runs_verdicts(model, finished, halfway, tmp_path, capsys):
+    """Its exported student, too: with the run's settings and validation file, and the data's column
+    --by in each row."""
     out = tmp_path / "verdicts.jsonl"
-    evaluate.main([str(finished / model), "--out", str(out)])
+    evaluate.main([str(finished / model), "--out", str(out), "--by", "topic"])
     assert verdicts(out) == verdicts(finished / "evals/step_2.jsonl")
+    data = read_lines(halfway / "val.jsonl")
+    assert [row["topic"] for row in read_lines(out)] == [row["topic"] for row in data]
     accuracy = read_lines(finished / "metrics.jsonl")[2]["val_accuracy"]
     assert 0 < accuracy < 1
     assert f"pass@1: {accuracy:.2%} ±" in capsys.readouterr().out
 
 
-LIMIT = 20  # tokens of a completion: one word takes 16, two take 22
+def test_overlong_prompts_count_as_wrong_and_cut_completions_are_marked():
+    """Two samples of each of two problems, of which the prompt of the second is too long."""
 
+    def rollout(groups, *_):
+        for i, each in enumerate(groups):
+            each.completions = [completion(reward=1, status="correct", finished=i > 0)]
 
-def test_overlong_prompts_and_bad_references_count_as_wrong_and_cut_ones_are_marked(
-    halfway, tmp_path
-):
-    """Eight samples, which differ, of each of three problems: the second is too long, the third has
-    an answer that cannot be verified."""
-    data = read_lines(halfway / "val.jsonl")[:3]
-    data[1]["problem"] += " Apply" + " lara" * 40
-    data[2]["expected_answer"] = "\\frac{"
-    write_lines(tmp_path / "val.jsonl", data)
-    out = tmp_path / "v.jsonl"
-    flags = f"--preset demo --temperature 0.7 --k 1 8 --by topic --max_completion_tokens {LIMIT}"
-    paths = ["--data", str(tmp_path / "val.jsonl"), "--out", str(out)]
-    evaluate.main([str(ranks.DEMO), *paths, *flags.split()])
-    rows = pd.read_json(out, lines=True)
-    right = rows.groupby("problem").reward.sum()
-    assert 0 < right[0] < 8
-    assert not right[1:].any()
-    statuses = rows.groupby("problem").status.agg(set)
-    assert statuses[1] == {"overlong_prompt"}
-    assert statuses[2] == {"bad_gold"}
-    cut = rows[rows.truncated]
-    assert set(cut.problem) == {2}
-    assert set(cut.tokens) == {LIMIT}
-    assert [*rows.topic[::8]] == [row["topic"] for row in data]
+    actor = Mock(encode=lambda question: [5] * (3 + int(question)), rollout=rollout)
+    actor.config.max_prompt_tokens = 3
+    actor.tokenizer.decode = str
+    rows = evaluate.answer(actor, Numbers(2), samples=2, temperature=0.7)
+    assert rows.problem.tolist() == [0, 0, 1, 1]
+    assert rows.reward.tolist() == [1, 1, 0, 0]
+    assert rows.status.tolist() == ["correct"] * 2 + ["overlong_prompt"] * 2
+    assert rows.truncated.tolist() == [True, False, False, False]
