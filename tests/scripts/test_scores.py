@@ -196,13 +196,11 @@ def test_arms_whose_code_differs_are_named():
     assert scores.code_differences(scores.concatenate(runs[:2])) == []
 
 
-def test_scores_without_a_column_are_rejected_but_for_that_of_the_code(tmp_path):
-    rows = run_rows("uniform", 0, [0, 1])
-    for column in ("code_crc32", "dead"):
-        rows.drop(columns=column).to_csv(tmp_path / f"{column}.csv")
-    assert scores.read(tmp_path / "code_crc32.csv").code_crc32.isna().all()
-    with rejected("dead.csv: has no columns ['dead']"):
-        scores.read(tmp_path / "dead.csv")
+def test_scores_without_a_column_are_rejected(tmp_path):
+    file = tmp_path / "scores.csv"
+    run_rows("uniform", 0, [0, 1]).drop(columns="dead").to_csv(file)
+    with rejected("scores.csv: has no columns ['dead']"):
+        scores.read(file)
 
 
 def test_holm_by_hand():
