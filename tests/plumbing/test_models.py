@@ -119,7 +119,6 @@ def pad_id(folder):
 
 
 FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [32, 32]}}
-BNB = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
 GATE = "model.layers.0.mlp.gate_proj.weight"
 EXTRA = "config.json has no place for the weight "
 WINDOW = {"use_sliding_window": True, "sliding_window": 8}
@@ -137,8 +136,7 @@ SILENT = {
     "a pad token beyond": (pad_id, "300, is beyond its 99 embed", "300, is beyond its 99 embed"),
     "config's pad token": (settings(CONFIG, pad_token_id=99), "99, is beyond", "99, is beyond"),
     "FP8": (settings(CONFIG, **FP8), "quantization_config fp8", "quantization_config fp8"),
-    "4 bits": (settings(CONFIG, **BNB), "config bitsandbytes", "config bitsandbytes"),
-    "one of parts in 4 bits": (settings(CONFIG, part=BNB), "it is quantised", "it is quantised"),
+    "one of parts in FP8": (settings(CONFIG, part=FP8), "it is quantised", "it is quantised"),
     "several samples": (settings(GENERATION, num_return_sequences=4), "Greedy methods", None),
     "no end token": (no_end, "it has no end token: set tokenizer.eos_token", None),
     "damaged end tokens": (lambda f: os.truncate(f / GENERATION, 9), "JSONDecodeError", None),
