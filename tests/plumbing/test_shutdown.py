@@ -161,37 +161,21 @@ def state() -> tuple:
     return handlers, dict(os.environ), dist.is_initialized()
 
 
-def interrupt(*_):
-    raise KeyboardInterrupt
+def test_main_leaves_its_process_as_it_was_and_can_be_called_again(halfway, tmp_path, monkeypatch):
+    """After Ctrl-C in a step, and after a run: as the cell of a notebook, which keeps the
+    traceback."""
 
+    def interrupt(*_):
+        raise KeyboardInterrupt
 
-ENDS = {  # what replaces a part of the run; what `main` returns, or raises
-    "rejected": (("check", lambda *_: 1 / 0), 1),
-    "interrupted in a step": (("train_step", interrupt), KeyboardInterrupt),
-}
-
-
-def main(folder, data) -> int:
-    return train.main(command(folder, "--sampler", "uniform", "--steps", 1, data=data))
-
-
-@pytest.mark.parametrize("case", ENDS)
-def test_main_leaves_its_process_as_it_was_and_can_be_called_again(
-    case, halfway, tmp_path, monkeypatch
-):
-    """As the cell of a notebook, which keeps the traceback."""
-    part, end = ENDS[case]
     monkeypatch.setattr(train, "Verifier", lambda **settings: nullcontext(Grades()))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    argv = command(tmp_path / "run", "--sampler", "uniform", "--steps", 1, data=halfway)
     before = state()
-    with monkeypatch.context() as patch:
-        patch.setattr(train, *part)
-        if isinstance(end, int):
-            assert main(tmp_path / "run", halfway) == end
-        else:
-            with pytest.raises(end) as kept:
-                main(tmp_path / "run", halfway)
-            assert kept.traceback
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as kept:
+        patch.setattr(train, "train_step", interrupt)
+        train.main(argv)
+    assert kept.traceback
     assert state() == before
-    assert main(tmp_path / "run", halfway) == 0
+    assert train.main(argv) == 0
     assert state() == before
