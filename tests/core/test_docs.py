@@ -121,15 +121,6 @@ def test_anchors_in_links_are_headings(page):
         assert anchor in anchors_of(text), f"{file}#{anchor}"
 
 
-def test_dates_of_the_log_that_code_and_plans_name_have_an_entry():
-    patterns = "*.py", "*/*.py", "studies/*/*.toml", "CHANGELOG.md"
-    texts = [path.read_text("utf-8") for pattern in patterns for path in ROOT.glob(pattern)]
-    dates = {*re.findall(r"docs/log\.md,\s(?:#\s)?(\d{4}-\d\d-\d\d)", "\n".join(texts))}
-    assert len(dates) > 4
-    for date in dates:
-        assert f"\n## {date}" in PAGES["docs/log.md"], date
-
-
 def test_ten_samplers_run_in_trl_as_readme_says():
     """Without a Teacher, further rounds, or groups of unlike sizes, as knapsack's."""
     names = {*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))} - {"knapsack"}
