@@ -213,7 +213,6 @@ REJECTED = {  # flags -> message
     "own": "--source own needs FILE",
     "own one.jsonl --gold problem": "--problem problem --gold problem: one field for both",
     "own two.jsonl --gold answer": "two.jsonl, line 1: fields 'answer' and 'expected_answer' would",
-    "own two.jsonl --problem answer": "line 1: fields 'answer' and 'problem' would both be",
     "own cut.json": "cut.json: damaged (Expecting",
     "own nowhere": "nowhere: no such file, nor on the hub",
     "own one.jsonl --out .": ". exists: choose another --out",
