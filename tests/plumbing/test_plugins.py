@@ -21,7 +21,6 @@ from sampler import (
     find_sampler,
     join,
 )
-from scripts.command import exit_on_error
 from scripts.study.runs import read_config
 from tests.helpers.checks import rejected
 from tests.helpers.groups import solved
@@ -139,9 +138,6 @@ class Mine(Uniform):
         super().__init__(context)
         self.weights = np.ones(3) @ np.ones(2)
 
-    def propose(self, P):
-        raise ValueError("no")
-
 def compute_score(solution_str, ground_truth, **extra):
     return np.ones(3) @ np.ones(2)
 """
@@ -156,22 +152,9 @@ def test_an_error_inside_a_plug_in_names_its_line(tmp_path, monkeypatch):
     context = Context(Numbers(9), Config(), lambda index: True)
     with pytest.raises(InputError, match=error):
         construct(find_sampler(spec), context, spec, "")
-    line = "line 14: return np.ones(3) @ np.ones(2))"
+    line = "line 11: return np.ones(3) @ np.ones(2))"
     with Verifier(1, reward="shapes.py") as verifier, rejected(line):
         verifier.grade(["7"], ["7"])
-
-
-def test_an_error_of_this_project_in_a_script_has_no_line(tmp_path, capsys):
-    """A wrong flag is no error in a file; a plug-in's ValueError during the work is."""
-    file = tmp_path / "shapes.py"
-    file.write_text(WRONG_SHAPES)
-    mine = object.__new__(find_sampler(f"{file}:Mine"))
-    for work in (lambda: train.parse(["--steps", "0"]), lambda: mine.propose(1)):
-        with pytest.raises(SystemExit), exit_on_error("script"):
-            work()
-    flag, own = capsys.readouterr().err.splitlines()
-    assert flag.endswith("0: must be in [1, 1000000000] (see --help)")
-    assert own == f'script: no ({file}, line 11: raise ValueError("no"))'
 
 
 # --sampler_args
