@@ -96,19 +96,6 @@ def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path):
         Problems(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("a.jsonl", b"\n\n", ": has no rows"),
-        ("a.parquet", line().encode(), ": Parquet magic bytes not found"),
-    ],
-)
-def test_files_that_are_no_tables_are_rejected(name, data, message, tmp_path):
-    (tmp_path / name).write_bytes(data)
-    with rejected(f"{tmp_path / name}{message}"):
-        Problems(tmp_path / name)
-
-
 NAMES = ["problem", "expected_answer", "expected_answer"]
 BAD_TABLES = {
     "a missing problem": (pa.table({"expected_answer": ["1"]}), "row 1: no field 'problem'"),
