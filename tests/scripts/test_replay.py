@@ -8,13 +8,11 @@ import pytest
 import torch
 
 import train
-from plumbing.files import file_crc32, read_lines, write_lines
+from plumbing.files import read_lines, write_lines
 from records.rows import selection
 from scripts import replay
 from tests.helpers.groups import solved
-from tests.helpers.models import ROOT
 from tests.helpers.ranks import Grades, contents, launch, run, torchrun
-from tests.helpers.runs import make_run
 
 
 def test_recorded_proposals_are_the_runs_groups_with_pool_and_predictions():
@@ -30,16 +28,6 @@ def test_numbers_that_differ_are_printed_but_not_times(capsys):
     assert not replay.is_same(logged, again)
     assert capsys.readouterr().out == "step 3: differences (then, now): {'loss': (0.5, 0.75)}\n"
     assert replay.is_same(logged, again | {"loss": 0.5})
-
-
-def test_code_that_has_changed_since_the_run_is_named(tmp_path, capsys):
-    code = {name: file_crc32(ROOT / name) for name in ("grpo.py", "train.py")}
-    run_dir = make_run(tmp_path, student_ranks=1, code=code)
-    replay.load(run_dir)
-    assert capsys.readouterr().out == ""
-    make_run(tmp_path, student_ranks=1, code=code | {"grpo.py": 7})
-    replay.load(run_dir)
-    assert capsys.readouterr().out == "warning: the code has changed since the run: grpo.py\n"
 
 
 # Whole runs
