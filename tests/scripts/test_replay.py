@@ -9,17 +9,8 @@ import torch
 
 import train
 from plumbing.files import read_lines, write_lines
-from records.rows import selection
 from scripts import replay
-from tests.helpers.groups import solved
 from tests.helpers.ranks import Grades, contents, launch, run, torchrun
-
-
-def test_recorded_proposals_are_the_runs_groups_with_pool_and_predictions():
-    recorded = solved(3, 1, of=4, pool=[3, 4], utilities=[0.5, 0.2], explored=False)
-    [([group], _)] = replay.recorded_proposals([selection(1, recorded)], P=2)
-    assert (group.problem, group.size, group.completions) == (3, 4, [])
-    assert (group.pool, group.utilities, group.explored) == ([3, 4], [0.5, 0.2], False)
 
 
 def test_numbers_that_differ_are_printed_but_not_times(capsys):
