@@ -126,17 +126,6 @@ def test_pcl_takes_the_p_nearest_to_one_half_of_all_candidates_and_teaches_p():
     assert sampler.teacher.updates == [("7", 0.375)]
 
 
-def test_counts_of_right_completions_add_rewards_between_0_and_1():
-    """Rewards of 1, 1/2, 1/4 and 0 are 1.75 right ones and 2.25 wrong ones."""
-    graded = group(2, [1, 0.5, 0.25, 0])
-    mopps = make("mopps", 4)
-    mopps.observe([graded])
-    assert (mopps.alpha[2], mopps.beta[2]) == (1 + 1.75, 1 + 2.25)
-    bins = make("learnability_bins", 4, values=["a", "b"])
-    bins.observe([graded])
-    assert (bins.right_C[0], bins.wrong_C[0]) == (1.75, 2.25)
-
-
 def test_headroom_draws_in_proportion_to_the_square_and_teaches_the_accuracy_left_to_gain():
     """The teacher predicts 0, 0.001, 0.002, 0.003 for four problems: 0 : 1 : 4 : 9."""
     sampler = make("headroom", 4, candidates=4)
@@ -191,22 +180,29 @@ def test_candidates_auto_needs_groups_that_explore(name, epsilon, make_any):
 # Samplers that learn from a problem's history or from a column
 
 
-# Rounds of outcomes, as problem and how many of 16 are right, of four problems in two categories, 0
-# and 2 in one, 1 and 3 in the other -> what the sampler has learned.
+PARTIAL = group(2, [1, 0.5, 0.25, 0])  # counts as 1.75 right completions and 2.25 wrong ones
+# Rounds of groups, most with so many of 16 right, of four problems in two categories, 0 and 2 in
+# one, 1 and 3 in the other -> what the sampler has learned.
 LEARNED = {
     # right and wrong ones beside the prior of 1; half remains at each visit
     "mopps": (
-        [[(3, 12)], [(3, 16), (0, 1)]],
-        {"alpha": [2, 1, 1, 13 / 2 + 1 / 2 + 16], "beta": [16, 1, 1, 5 / 2 + 1 / 2]},
+        [[solved(3, 12)], [solved(3, 16), solved(0, 1), PARTIAL]],
+        {"alpha": [2, 1, 2.75, 13 / 2 + 1 / 2 + 16], "beta": [16, 1, 3.25, 5 / 2 + 1 / 2]},
     ),
     # the second round takes nineteen twentieths of the first one's counts
     "learnability_bins": (
-        [[(0, 4), (2, 0), (1, 16)], [(0, 1)]],
-        {"right_C": [0.95 * 4 + 1, 0.95 * 16], "wrong_C": [0.95 * 28 + 15, 0]},
+        [[solved(0, 4), solved(2, 0), solved(1, 16)], [PARTIAL]],
+        {"right_C": [0.95 * 4 + 1.75, 0.95 * 16], "wrong_C": [0.95 * 28 + 2.25, 0]},
     ),
     # half way to the mean y of a category in the round: 1/4, and 0
-    "sec": ([[(0, 8), (2, 0), (1, 16)], [(2, 8)]], {"value_C": [(1 / 8 + 1 / 2) / 2, 0]}),
-    "difficulty_pools": ([[(0, 4), (1, 0)], [(1, 12)]], {"p_hat": [1 / 4, 3 / 4, np.nan, np.nan]}),
+    "sec": (
+        [[solved(0, 8), solved(2, 0), solved(1, 16)], [solved(2, 8)]],
+        {"value_C": [(1 / 8 + 1 / 2) / 2, 0]},
+    ),
+    "difficulty_pools": (
+        [[solved(0, 4), solved(1, 0)], [solved(1, 12)]],
+        {"p_hat": [1 / 4, 3 / 4, np.nan, np.nan]},
+    ),
 }
 
 
@@ -214,8 +210,8 @@ LEARNED = {
 def test_what_a_sampler_learns_by_hand(name):
     rounds, learned = LEARNED[name]
     sampler = make(name, 4, values=["a", "b"])
-    for outcomes in rounds:
-        sampler.observe([solved(*outcome) for outcome in outcomes])
+    for groups in rounds:
+        sampler.observe(groups)
     for attribute, expected in learned.items():
         assert getattr(sampler, attribute) == pytest.approx(np.array(expected), nan_ok=True)
 
