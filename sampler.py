@@ -268,8 +268,9 @@ class Pooled(Uniform):
         problems that fit --max_prompt_tokens."""
         if self.is_auto and not self.epsilon:
             raise InputError(
-                "--candidates auto estimates K from problems chosen at random, so --epsilon must "
-                "be above 0; or set --candidates to a number"
+                "--candidates auto estimates K from problems that are chosen with probability "
+                "--epsilon, and here none are: set --candidates to a number, or, if the sampler "
+                "uses --epsilon, set it above 0"
             )
         try:
             return self.draw(P * self.K)

@@ -53,6 +53,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+import torch
 from filelock import FileLock, Timeout
 from transformers import AutoTokenizer
 
@@ -122,7 +123,9 @@ class Options:
     dry_run: bool = flag(False, "only print each run's command, steps, disk and GPU hours")
     miniature: bool = flag(False, "the plan on the demo's model and data, 4 CPU ranks, few steps")
     jobs: int = flag(
-        0, "runs at a time; 0: 2 or, by a plan's launch command, 1", type=non_negative_int
+        0,
+        "runs at a time; 0: 1 on a GPU or by a plan's launch command, else 2",
+        type=non_negative_int,
     )
     until: float = flag(math.inf, "stop at this time of day", type=time_of_day, metavar="HH:MM")
     discard: bool = flag(False, "delete the weights of finished runs")
@@ -203,7 +206,7 @@ def run(plan: Plan, jobs: list[Job], options: Options) -> int:
     if plan.launch and options.jobs > 1:
         raise InputError(f"--jobs {options.jobs}: a run by `launch` takes the whole machine")
     launch = launcher(plan.launch) if plan.launch else []
-    at_a_time = options.jobs or (1 if launch else 2)
+    at_a_time = options.jobs or (1 if launch or torch.cuda.is_available() else 2)
     runner = Runner(at_a_time, options.until, launch)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, runner.stop)
