@@ -89,6 +89,15 @@ class Simulation:
     )
 
 
+def answer(groups: list[Group], p_M: np.ndarray, rng: np.random.Generator) -> None:
+    """Fill in the completions of groups, whose problems have the pass rates p_M."""
+    right_M = rng.binomial([group.size for group in groups], p_M)
+    for group, right in zip(groups, right_M.tolist(), strict=True):
+        for i in range(group.size):
+            reward = float(i < right)
+            group.completions.append(Completion([], [], finished=True, reward=reward))
+
+
 class Student:
     """A Student whose skills are words. word_N_3: of the training problems, then of others."""
 
@@ -115,12 +124,7 @@ class Student:
 
     def rollout(self, groups: list[Group]) -> None:
         """Fill in the completions of groups."""
-        p_M = self.p([group.problem for group in groups])
-        right_M = self.rng.binomial([group.size for group in groups], p_M)
-        for group, right in zip(groups, right_M.tolist(), strict=True):
-            for i in range(group.size):
-                reward = float(i < right)
-                group.completions.append(Completion([], [], finished=True, reward=reward))
+        answer(groups, self.p([group.problem for group in groups]), self.rng)
 
     def update(self, groups: list[Group]) -> None:
         """Forget, and learn from the groups that are trained on, if any."""

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from grpo import Completion
 from plumbing.config import Config
 from sampler import Context, find_sampler
 from scripts.command import exit_on_error, make_parser
+from studies.full_length import answer
 
 FAMILIES = ["flat", "ready", "slow", "shut"]
 LEARNED = np.array([False, True, True, True])
@@ -70,10 +70,7 @@ def run(name: str, seed: int, **settings) -> Iterator[tuple[np.ndarray, np.ndarr
                 is_open[FAMILIES.index(family)] = False
         groups = sampler.propose(12)
         family_P = problems.family_N[[group.problem for group in groups]]
-        for group, right in zip(groups, rng.binomial(16, p[family_P]).tolist(), strict=True):
-            for i in range(group.size):
-                reward = float(i < right)
-                group.completions.append(Completion([], [], finished=True, reward=reward))
+        answer(groups, p[family_P], rng)
         sampler.observe(groups)
         is_live = np.array([group.live for group in groups])
         yield np.bincount(family_P, minlength=4), p
