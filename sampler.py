@@ -248,6 +248,7 @@ class Pooled(Uniform):
     one, for --candidates auto."""
 
     best_of_all = False  # True: the best P of all candidates are chosen, without ε
+    uses_epsilon = True  # False: `choose` explores in another way, or not at all
 
     @classmethod
     def drawn_by_propose(cls, config: "Config") -> int:
@@ -257,8 +258,14 @@ class Pooled(Uniform):
     def __init__(self, context: Context):
         super().__init__(context)
         config = context.config
-        self.epsilon = 0.0 if self.best_of_all else config.epsilon
+        self.epsilon = config.epsilon if self.uses_epsilon and not self.best_of_all else 0.0
         self.is_auto = config.candidates == "auto"
+        if self.is_auto and not self.epsilon:
+            raise InputError(
+                "--candidates auto estimates K from problems that are chosen with probability "
+                "--epsilon, and here none are: set --candidates to a number, or, if the sampler "
+                "uses --epsilon, set it above 0"
+            )
         self.explored_count = 0.0  # groups that were drawn uniformly; both counts decay
         self.live_count = 0.0  # the live ones of these
         self.K = self.auto_K() if self.is_auto else config.candidates
@@ -266,12 +273,6 @@ class Pooled(Uniform):
     def candidates(self, P: int) -> np.ndarray:
         """Draw the candidates of P pools, int64 (P · K,). --candidates auto lowers K to the
         problems that fit --max_prompt_tokens."""
-        if self.is_auto and not self.epsilon:
-            raise InputError(
-                "--candidates auto estimates K from problems that are chosen with probability "
-                "--epsilon, and here none are: set --candidates to a number, or, if the sampler "
-                "uses --epsilon, set it above 0"
-            )
         try:
             return self.draw(P * self.K)
         except InputError:

@@ -17,9 +17,10 @@ class Sec(Pooled):
     Theirs takes the mean |Â|, which is 2y, so that its T of 0.2 to 1 is 0.1 to 0.5 here. It draws
     categories from all of the data, and the value of one that is not drawn moves towards 0."""
 
+    uses_epsilon = False  # the temperature explores
+
     def __init__(self, context: Context, rate=0.5, temperature=0.05):  # T is ours, as in Softmax
         super().__init__(context)
-        self.epsilon = 0.0  # the temperature explores
         self.rate = rate
         self.temperature = temperature
         values_C, self._category_of = self.categories()

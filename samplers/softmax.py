@@ -16,9 +16,10 @@ class Softmax(Goldilocks):
     """P(candidate) ∝ exp(utility / T) over its pool: the Boltzmann choice of Teacher-Student
     Curriculum Learning (Matiisen et al., 2017, arXiv 1707.00183)."""
 
+    uses_epsilon = False  # the temperature explores
+
     def __init__(self, context: Context, temperature=0.05):  # ours: 0.05 better, e times as likely
         super().__init__(context)
-        self.epsilon = 0.0  # the temperature explores
         self.temperature = temperature
 
     def choose(self, pool_P_K, utilities_P_K):

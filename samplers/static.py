@@ -19,9 +19,10 @@ class Static(Pooled):
     such as `pass_rate` of OpenMathReasoning (Moshkov et al., 2025, arXiv 2504.16891). A problem
     without a rate gets the mean utility."""
 
+    uses_epsilon = False
+
     def __init__(self, context: Context):
         super().__init__(context)
-        self.epsilon = 0.0
         values_C, value_of = self.categories()
         p_C = np.array([number(value) for value in values_C])
         outside_C = (p_C < 0) | (p_C > 1)
