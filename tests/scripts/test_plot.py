@@ -1,9 +1,7 @@
 """plot: the numbers that are drawn, by hand."""
 
 import numpy as np
-import pandas as pd
 import pytest
-from matplotlib.text import Text
 
 from scripts import plot
 from scripts.study import figures
@@ -60,19 +58,3 @@ def test_a_picture_is_written_and_dollars_in_settings_are_no_formula(tmp_path):
     runs = [str(tmp_path / "$boxed{}$"), str(tmp_path / "box")]
     plot.main([*runs, "--out", str(out), "--x", "device_hours"])
     assert out.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(("tasks", "columns", "width"), [(1, 1, 8), (2, 2, 12), (5, 2, 12)])
-def test_a_studys_panels_are_at_most_two_in_a_row_and_legible(tasks, columns, width):
-    runs = [
-        {"task": f"task {task}", "arm": arm, "seed": 0, "completions": n, "accuracy": n}
-        for task in range(tasks)
-        for arm in ("uniform", "Goldilocks")
-        for n in (0, 100)
-    ]
-    figure = figures.draw_study(pd.DataFrame(runs))
-    assert len(figure.axes) == tasks
-    assert figure.axes[0].get_gridspec().ncols == columns
-    assert figure.get_figwidth() == width
-    figure.draw_without_rendering()
-    assert min(text.get_fontsize() for text in figure.findobj(Text)) >= 11
