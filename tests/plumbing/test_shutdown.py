@@ -14,7 +14,6 @@ import torch.distributed as dist
 import train
 from plumbing.distributed import shutdown
 from plumbing.errors import InputError, NonFiniteError, print_line
-from plumbing.plugins import load
 from scripts.command import exit_on_error
 from tests.helpers.ranks import Grades, command
 
@@ -49,16 +48,6 @@ def test_the_first_rank_to_report_prints_its_error(error, layout, capsys):
     assert layout.store.check(["reported"])
     shutdown.report(layout, InputError("a later one"))
     assert capsys.readouterr().err == ""
-
-
-def test_the_last_line_of_a_plug_ins_error_has_its_place(layout, capsys, tmp_path):
-    file = tmp_path / "plug_in.py"
-    file.write_text("def propose():\n    return 1 / 0")
-    with pytest.raises(ZeroDivisionError) as raised:
-        load(str(file), "--sampler", "propose")()
-    assert shutdown.report(layout, raised.value) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == f"error: ZeroDivisionError: division by zero ({file}, line 2: return 1 / 0)"
 
 
 LOST_PEER = f"{PEER} (Connection closed); the same command"
@@ -142,15 +131,6 @@ def test_ranks_that_do_not_meet_are_told_where(layout, capsys, monkeypatch):
         "error: the ranks did not meet at node7:29500 (Unable to find interface"
     )
     assert error.count("\n") == 1
-
-
-def test_a_rank_without_a_place_does_not_look_for_the_others(capsys, monkeypatch):
-    variables = {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(dist, "rendezvous", lambda *_, **settings: pytest.fail("it looks"))
-    assert shutdown.reject(ValueError("no such rank")) == 2
-    assert capsys.readouterr().err == "error: no such rank\n"
 
 
 # What main changes in its process, it gives back
