@@ -120,13 +120,6 @@ def test_the_loss_is_the_mean_of_the_batches(tiny_model):
     assert t.last_loss == 1 / 16
 
 
-def test_replay_is_a_sliding_window_of_targets(tiny_model):
-    t = make(tiny_model, replay_capacity=2, teacher_update_every=100)
-    for y in (0.1, 0.2, 0.3):
-        t.update("1", y)
-    assert [y for _, y in t.replay] == [0.2, 0.3]
-
-
 def test_first_gradient_by_hand(tiny_model):
     """At the start f = 1/4 and the derivative of 0.5 σ at 0 is 1/8, so dL/db is 2/|B| Σ (1/4 - y)/8
     of |B| = 4 outcomes. Without a step it is the same in the second epoch."""
