@@ -333,15 +333,6 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(actor):
 # The sampler's part
 
 
-def test_a_prompt_may_have_exactly_the_largest_number_of_tokens(tiny_model):
-    """The tokens of question i are its digits."""
-    flags = ("--sampler", "uniform", "--prompt_footer", "", "--max_prompt_tokens", 2)
-    config = parse("--preset", "demo", "--model", tiny_model, *flags)
-    sampler = train.build_sampler(config, one_rank(), Numbers(101))
-    assert sampler.context.fits(99)
-    assert not sampler.context.fits(100)
-
-
 # Whole runs
 
 
