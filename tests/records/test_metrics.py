@@ -98,15 +98,6 @@ def test_live_but_flat_by_hand():
     assert step_metrics(groups, groups, outcomes)["live_but_flat"] == 1 / 4
 
 
-def test_before_any_value_can_be_judged_live_but_flat_is_not_known():
-    outcomes = History([], Numbers(2, values=(0, 1)), "value")
-    shares = []
-    for _ in range(33):
-        shares.append(outcomes.live_but_flat([solved(0, 1), solved(1, 0)]))
-        outcomes.add([solved(0, 1)])
-    assert shares == [None] * 32 + [1 / 2]
-
-
 def test_a_pair_with_few_groups_is_judged_by_the_value_of_the_first_column():
     """32 groups of `mod`, of either size 16, have not risen; those of `sums` have. Of 16 more of
     `mod, 3` that pair has, from 16 to 30 right of 256, but not `mod`, from 24 to 38 of 384."""
