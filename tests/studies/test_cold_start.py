@@ -52,14 +52,6 @@ def test_easy_levels_of_all_tasks_have_steps_and_each_with_two_operands_is_right
     assert wrong == []
 
 
-def test_data_without_easy_rows_are_rejected(monkeypatch, tmp_path, capsys):
-    write_lines(tmp_path / "train.jsonl", [ROW | {"level": 3}])
-    monkeypatch.setattr(cold_start, "DATA", tmp_path / "train.jsonl")
-    with pytest.raises(SystemExit):
-        cold_start.main(["any", "--out", str(tmp_path)])
-    assert "train.jsonl: run scripts.prepare_data" in capsys.readouterr().err
-
-
 def test_a_new_models_tokens_have_one_digit_at_most_and_give_the_text_back():
     tokenizer = cold_start.make_tokenizer(["12 + 34 = 46. \\boxed{46}"] * 3)
     ids = tokenizer("1234 = 46").input_ids
@@ -102,29 +94,23 @@ def test_a_new_model_learns_rows_of_ones_own(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([], "has no rows"),
-        ([{"problem": "2 + 3 =", "expected_answer": "5"}], "line 1: no field 'solution'"),
-    ],
-)
-def test_demonstrations_without_text_are_rejected(rows, message, tmp_path, capsys):
-    write_lines(tmp_path / "shown.jsonl", rows)
-    with pytest.raises(SystemExit):
-        cold_start.main(["new", "--rows", str(tmp_path / "shown.jsonl"), "--out", str(tmp_path)])
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("flags", "message"),
     [
         ("any --rows shown.jsonl --direct 0", "--direct: the rows of --rows are shown as they are"),
         ("any --rows shown.jsonl --demonstrations 960", "--demonstrations: with --rows, or for"),
         ("new --demonstrations 960", "--demonstrations: with --rows, or for a new model, all rows"),
+        ("new --rows none.jsonl", "none.jsonl: has no rows"),  # it would look for one for ever
+        ("any", "hard.jsonl: run scripts.prepare_data"),
     ],
 )
-def test_flags_that_would_be_ignored_are_rejected(flags, message, tmp_path, monkeypatch, capsys):
+def test_ignored_flags_and_data_without_demonstrations_are_rejected(
+    flags, message, tmp_path, monkeypatch, capsys
+):
+    """Of the training data only easy rows are shown."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cold_start, "DATA", Path("hard.jsonl"))
+    write_lines(Path("hard.jsonl"), [ROW | {"level": 3}])
+    Path("none.jsonl").touch()
     write_lines(Path("shown.jsonl"), [{"problem": "Hi", "solution": r"\boxed{1}"}])
     with pytest.raises(SystemExit):
         cold_start.main(flags.split())
