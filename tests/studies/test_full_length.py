@@ -63,15 +63,6 @@ def test_p_is_the_product_of_the_rates_of_a_problems_words():
     assert student.p([0, 1, 2]) == pytest.approx([1 / 2, 3 / 8, 3 / 4])
 
 
-def test_rewards_are_drawn_with_p():
-    student = make_student()
-    group = solved(1, right=0, of=0)
-    group.size = 10_000
-    student.rollout([group])
-    assert len(group.completions) == 10_000
-    assert group.p_hat == pytest.approx(3 / 8, abs=0.02)
-
-
 def test_learning_by_hand():
     """A live group with p̂ = 1/2, of the words 0 and 1, and a dead one, of 0 alone. Eq. 2's factor
     is 1/2, ∂ logit(p)/∂θ is (1/2, 1/4) / (5/8), and the mean over two groups halves the step."""
