@@ -151,15 +151,13 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
 
 @pytest.mark.parametrize("name", ["exp[12]", "x::file:y", "~"])
 def test_a_name_that_looks_like_a_pattern_or_url_is_a_name(name, tmp_path, monkeypatch):
-    """Of folders and of files. The pattern would match its neighbours, or nothing."""
+    """Of a folder with a file. The pattern would match its neighbours, or nothing."""
     monkeypatch.chdir(tmp_path)
     for neighbour in ("exp1", "y"):
         write(tmp_path / neighbour / "train.jsonl", table(OWN, ("no", "0")))
     write(tmp_path / name / f"train{name}.jsonl", table(OWN, ("a", "1"), ("b", "2")))
-    write(tmp_path / f"{name}.jsonl", table(OWN, ("c", "3")))
-    flags = f"--val_copy {name}.jsonl"
-    _, train, val = run(name, tmp_path / "out", flags)
-    assert (answers(train), answers(val)) == ({"a": "1", "b": "2"}, {"c": "3"})
+    _, train, val = run(name, tmp_path / "out")
+    assert answers(train + val) == {"a": "1", "b": "2"}
 
 
 def test_a_test_set_is_written_whole(tmp_path):
@@ -169,42 +167,29 @@ def test_a_test_set_is_written_whole(tmp_path):
     assert not (tmp_path / "out/train.jsonl").exists()
 
 
-def test_the_first_three_problems_of_each_reason_to_drop_rows_are_shown(tmp_path, capsys):
+def test_the_first_three_problems_of_each_reason_to_drop_rows_are_kept_in_the_manifest(tmp_path):
     """With their answers, and the beginning of a long problem."""
     long = "l" * 100
     unusable = [("a", "or"), ("b", "tr"), ("c", "or"), ("d", "tr"), (long, "")]
     file = write(tmp_path / "in.jsonl", table(OWN, *unusable, ("e", "4"), ("f", "5")))
-    prepare_data.main(f"--source own {file} --val_size 1 --out {tmp_path / 'out'}".split())
-    printed = capsys.readouterr().out
-    assert json.loads(printed[printed.index("{") :])["dropped_examples"] == {
+    manifest, _, _ = run(file, tmp_path / "out")
+    assert manifest["dropped_examples"] == {
         "no_answer": {long[:80]: ""},
         "unverifiable_answer": {"a": "or", "b": "tr", "c": "or"},
     }
 
 
-def test_answers_of_letters_are_kept_by_the_reward_that_is_suggested(tmp_path, capsys):
-    """The fourth answer is a choice, and no word."""
-    file = write(
-        tmp_path / "in.jsonl", table(OWN, *zip("abcd", ("or", "gl", "gfdk", "A"), strict=True))
-    )
-    assert run(file, tmp_path / "out")[0]["dropped_rows"] == {"unverifiable_answer": 1}
-    out = capsys.readouterr().out
-    assert "3 of 4 reference answers are letters alone, such as 'or'. By default two" in out
-    assert "train with --reward rewards/exact.py" in out
-    flags = f"--val_size 1 --reward {ROOT / 'rewards/exact.py'}"
-    manifest, train, val = run(file, tmp_path / "exact", flags)
-    assert manifest["dropped_rows"] == {}
-    assert len(train + val) == 4
-    assert "letters alone" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "is_advised"), [("yes no", 0), ("A B", 0), ("gl 5", 0), ("gl", 1)]
-)
-def test_the_reward_for_letters_is_suggested_where_most_answers_are_two_letters_or_more(
-    words, is_advised
+@pytest.mark.parametrize("flags", ["", f" --reward {ROOT / 'rewards/exact.py'}"])
+def test_where_most_answers_are_letters_another_reward_is_suggested_that_keeps_them(
+    flags, tmp_path, capsys
 ):
-    assert bool(prepare_data.suggestion(words.split())) == is_advised
+    """By default two letters are a product. The fourth answer is a choice, and no word."""
+    rows = table(OWN, ("a", "or"), ("b", "gl"), ("c", "gfdk"), ("d", "A"))
+    file = write(tmp_path / "in.jsonl", rows)
+    manifest, _, _ = run(file, tmp_path / "out", "--val_size 1" + flags)
+    suggestion = "3 of 4 reference answers are letters alone, such as 'or'"
+    assert manifest["dropped_rows"] == ({} if flags else {"unverifiable_answer": 1})
+    assert (suggestion in capsys.readouterr().out) == (not flags)
 
 
 REJECTED = {  # flags -> message
