@@ -6,7 +6,7 @@ from html import unescape
 from plumbing.files import write_lines
 from scripts import report
 from scripts.study import categories
-from scripts.study.runs import Run
+from scripts.study.runs import Run, load_methods
 from tests.helpers.runs import GOLDILOCKS, make_run
 
 COMPLETION = "a < b & c <script>alert(1)</script> \\boxed{\\frac{1}{2}}" + "9" * 5000
@@ -38,10 +38,6 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     assert "dead groups live but flat truncated" in words
     for expected in (*EXPECTED.splitlines(), COMPLETION):
         assert expected in words
-    assert 'width="1267"' in html  # 13.2 inches of 96 pixels: a picture is never enlarged
-    assert re.search(
-        r"\nth, td {[^}]*overflow-wrap: normal; white-space: nowrap", html
-    )  # it scrolls
     # Nothing is executed, and nothing is fetched.
     assert "<script" not in html
     assert "@import" not in html
@@ -49,26 +45,27 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     assert {*re.findall('href="(.)', html)} == {"#"}
 
 
-def test_runs_of_other_code_are_named_and_of_another_parent_of_a_sampler_are_another_method(
-    tmp_path, capsys
-):
-    codes = {"a": (1, 3), "b": (2, 3), "c": (1, 4)}
-    runs = [
-        make(tmp_path / name, seed=seed, code={"grpo.py": crc, "samplers/parent.py": own})
-        for seed, (name, (crc, own)) in enumerate(codes.items())
-    ]
-    page_of(make(tmp_path / "d", **GOLDILOCKS), *runs, out=tmp_path / "page.html")
-    out = capsys.readouterr().out
-    other = "uniform, samplers/parent.py changed"
-    assert f"Runs of different code are compared: uniform (seeds 0), {other} | uniform" in out
+def test_runs_with_another_parent_of_a_sampler_are_another_method(tmp_path):
+    runs = []
+    for seed, (grpo, parent) in enumerate([(1, 3), (2, 3), (1, 4)]):
+        code = {"grpo.py": grpo, "samplers/parent.py": parent}
+        runs.append(make(tmp_path / str(seed), seed=seed, code=code))
+    methods = load_methods(runs)
+    seeds = {name: [run.config["seed"] for run in runs] for name, runs in methods.items()}
+    assert seeds == {"uniform": [0, 1], "uniform, samplers/parent.py changed": [2]}
 
 
 def test_several_methods_are_compared_first_in_the_page_and_on_the_terminal(tmp_path, capsys):
     """Both have the same evaluations: no difference, with one seed."""
-    runs = make(tmp_path / "a"), make(tmp_path / "b", **GOLDILOCKS, teacher_model="models/cold")
+    runs = (
+        make(tmp_path / "a", code={"grpo.py": 1}),
+        make(tmp_path / "b", code={"grpo.py": 2}, **GOLDILOCKS, teacher_model="models/cold"),
+    )
     _, words = page_of(*runs, out=tmp_path / "page.html")
     sentence = "goldilocks − uniform: +0.0 points at 16 completions, with one seed"
-    assert sentence in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert sentence in out
+    assert "Runs of different code are compared: uniform | goldilocks" in out
     order = re.escape(sentence) + ".*compute-matched.*latest 20 steps.*Newest samples"
     assert re.search(order, words)
 
