@@ -9,7 +9,7 @@ import pytest
 
 from plumbing import models
 from plumbing.files import read_lines, write_lines
-from plumbing.run import checkpoint
+from plumbing.run import checkpoint, code
 from plumbing.run.directory import RunDir
 from plumbing.run.facts import differences, model_files
 from sampler import file_of
@@ -118,10 +118,11 @@ def test_a_run_that_cannot_be_resumed_is_rejected_and_unchanged(case, whole, tmp
 
 
 def test_a_run_resumes_under_changed_code_only_if_that_is_allowed(whole, tmp_path, run_dir, capsys):
-    """config.json keeps the checksums from before and after. The next resume needs no flag."""
+    """config.json keeps both versions' checksums. The next resume needs no flag."""
     folder = shutil.copytree(whole, tmp_path / "run")
     now = read_config(folder)["code"]
-    change(folder / CONFIG, code=now | {"grpo.py": 1, "samplers/softmax.py": 2})
+    then = now | {"grpo.py": 1, "samplers/softmax.py": 2}
+    change(folder / CONFIG, code=then)
     before = contents(folder)
     changes = "the code has changed since: grpo.py, samplers/softmax.py; undo that, choose"
     with run_dir(folder) as run, rejected(changes):
@@ -132,11 +133,9 @@ def test_a_run_resumes_under_changed_code_only_if_that_is_allowed(whole, tmp_pat
         assert run.open() == 2
         run.load(2, {}, Mock())
         run.lock.release()
-        assert read_config(folder)["code"] == now
-        [changed] = read_config(folder)["code_changes"]
-        assert changed["after_step"] == 2
-        assert changed["was"] == {"grpo.py": 1, "samplers/softmax.py": 2}
-        assert changed["is"] == {name: now[name] for name in changed["was"]}
+        config = read_config(folder)
+        assert config["code"] == now
+        assert config["code_changes"] == [code.change(2, {"code": then}, {"code": now})]
     assert capsys.readouterr().out.count("warning: step 3 and later are of changed code: ") == 1
 
 

@@ -190,7 +190,7 @@ def test_a_run_that_fails_is_counted_and_the_others_go_on(train, tmp_path):
 def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
     """Uniform rises by a point a step, Goldilocks by 2: read at 5/6 of 6 steps, and 4/3 of it. The
     scores make the report again without the runs."""
-    made = plan(tmp_path, ("--preset demo", "--preset demo --eval_every 1 --column topic"))
+    plan(tmp_path, ("--preset demo", "--preset demo --eval_every 1 --column topic"))
     file = str(tmp_path / "plan.toml")
     assert study.main([file, "--jobs", "2", "--problems", "4"]) == 0
     out = capsys.readouterr().out
@@ -205,18 +205,22 @@ def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
     assert "## Goldilocks, by topic" in out
     files = {"report.md", "report.html", "figure.png", "scores.csv", "summary.csv"}
     assert files < {path.name for path in (tmp_path / "runs").iterdir()}
-    assert study.main([file, "--probe", "--problems", "6"]) == 0
-    assert "Probe: 6 training problems" in capsys.readouterr().out
-    job = probe.jobs_of(made, "", 6)[-1]
-    assert probe.is_current(job)
-    change(job.run / "config.json", model_files={"model.safetensors": 1})
-    assert not probe.is_current(job)
     rows = pd.read_csv(tmp_path / "runs/scores.csv")
     other = rows[rows.arm == "Goldilocks"].assign(arm="SEC")  # the plan has no such arm
     pd.concat([rows, other]).to_csv(tmp_path / "scores.csv")
     (tmp_path / "runs").rename(tmp_path / "old")
     study.main([file, "--csv", "scores.csv", "--report"])
     assert {*capsys.readouterr().out.splitlines()} < {*out.splitlines()}
+
+
+def test_a_probe_is_repeated_where_its_flags_or_the_models_weights_have_changed(train, tmp_path):
+    made = plan(tmp_path)
+    job = probe.jobs_of(made, "", 4)[-1]
+    probe.probe(made, "", 4, Runner())
+    assert probe.is_current(job)
+    assert not probe.is_current(probe.jobs_of(made, "", 6)[-1])
+    change(job.run / "config.json", model_files={"model.safetensors": 1})
+    assert not probe.is_current(job)
 
 
 def test_a_baseline_that_loses_accuracy_is_reported_when_its_first_run_ends(
