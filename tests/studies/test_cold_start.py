@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from sympy import sympify
-from transformers import AutoTokenizer, pipeline
+from transformers import pipeline
 
-from plumbing.config import Config
 from plumbing.files import write_lines
 from scripts import reasoning_tasks
 from studies import cold_start
@@ -57,14 +56,6 @@ def test_a_new_models_tokens_have_one_digit_at_most_and_give_the_text_back():
     ids = tokenizer("1234 = 46").input_ids
     assert tokenizer.decode(ids) == "1234 = 46"
     assert all(sum(map(str.isdigit, tokenizer.decode([each]))) <= 1 for each in ids)
-
-
-def test_a_new_models_tokenizer_is_trained_on_whole_prompts(tmp_path):
-    """Each of their words has become one token."""
-    config = Config(prompt_header="Compute", prompt_footer="Answer:")
-    cold_start.make_model(SHOWN, config, str(tmp_path), seed=0)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    assert [len(ids) for ids in tokenizer(["Compute", "Answer"]).input_ids] == [1, 1]
 
 
 def test_a_new_model_learns_rows_of_ones_own(tmp_path, capsys):
