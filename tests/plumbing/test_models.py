@@ -183,12 +183,6 @@ def test_a_bias_of_one_token_is_rejected_and_one_of_0_is_none(tmp_path):
         check_model(str(folder), 40)
 
 
-def test_a_head_of_zeros_is_accepted(tmp_path):
-    folder = save_tiny_model(tmp_path, tie_word_embeddings=False)
-    weigh("lm_head.weight", lambda weight: weight * 0)(folder)
-    check_model(str(folder), 40)
-
-
 def test_a_model_that_can_have_a_cap_but_has_none_is_accepted(tmp_path):
     check_model(str(save_tiny_model(tmp_path, "gemma3_text", head_dim=8)), 40)
 
