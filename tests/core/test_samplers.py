@@ -324,23 +324,24 @@ def test_frontier_proposes_the_best_candidates_with_their_values():
         assert each.utilities == pytest.approx([utility(i) for i in each.pool])
 
 
-def test_frontier_draws_uniformly_where_its_model_predicts_no_better_than_the_mean():
-    """At first with 1/2. Then the mean of the groups that were drawn uniformly is 1/4, with the
-    prior of one group with p̂ = 1/2, and the model says 1/2 for a new word, where none is right."""
+def test_frontier_compares_its_model_of_p_with_the_mean_of_the_groups_drawn_uniformly():
+    """For the first group both predict 1/2. Then the mean is 1/4, with a prior of one group with
+    p̂ = 1/2, and the model predicts 1/2 for a new word, where none is right."""
     sampler = make("frontier", 9)
     sampler.words = lambda index: [str(index)]
     sampler.observe([solved(1, right=0)])
     assert sampler.evidence == pytest.approx(0)
-    assert sampler.predict([1]) < 1 / 2
     sampler.observe([solved(2, right=0, explored=False)])
-    assert sampler.uniform_groups == pytest.approx(0.98)  # the second was chosen
     assert sampler.evidence == pytest.approx(0.9 * (np.log(0.5) - np.log(0.75)))
-    share = 1 / (1 + (2 / 3) ** 0.9)
+    assert sampler.uniform_groups == pytest.approx(0.98)  # the second was chosen
+
+
+@pytest.mark.parametrize(("odds", "share"), [(1, 1 / 2), (3, 1 / 4), (9, 0.2), (1e300, 0.2)])
+def test_frontier_draws_uniformly_with_the_probability_that_the_mean_is_better(odds, share):
+    """And at least with ε. odds: that the model of p predicts better."""
+    sampler = make("frontier", 9, epsilon=0.2)
+    sampler.evidence = np.log(odds)
     assert sampler.metrics()["uniform_share"] == pytest.approx(share)
-    sampler.epsilon = 0.7
-    assert sampler.uniform_share() == 0.7
-    sampler.evidence = 1000.0  # exp(1000) is above all floats
-    assert sampler.uniform_share() == 0.7
 
 
 EMBEDDED = {  # window -> predictions for four problems, e = √2, -√2, 0, 0
