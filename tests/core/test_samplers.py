@@ -304,6 +304,16 @@ def test_frontier_reads_words_length_columns_and_pairs_of_columns():
     ]
 
 
+def test_frontier_takes_half_of_a_step_from_one_word_at_most():
+    """Three of five candidates have word 1: of two one may have it, and one word 2."""
+    sampler = make("frontier", 9)
+    entries = [np.array([word]) for word in (1, 1, 1, 2, 2)]
+    values = np.array([0.5, 0.4, 0.3, 0.2, 0.1])
+    assert sampler.ranks(values, entries, P=2).tolist() == [0, 2, 3, 1, 4]
+    sampler.share = 1.0
+    assert sampler.ranks(values, entries, P=2).tolist() == [0, 1, 2, 3, 4]
+
+
 def test_frontier_proposes_the_best_candidates_with_their_values():
     """p is i/20 for problem i, so that with G = 2 half of P(live) · (1-p) is p(1-p)². Problems 0 to
     9, which have the highest values, share a word, and so do the others: one of each is chosen."""
