@@ -11,6 +11,7 @@ from filelock import FileLock
 from torch.distributed.checkpoint.stateful import Stateful
 
 from plumbing.config import Config, is_due
+from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, print_line
 from plumbing.files import file_crc32, read_lines, write_atomic, write_lines
@@ -27,9 +28,12 @@ class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
     After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit. A context
     manager, which holds the directory's lock from `open` on.
-    sampler_file: the file of a sampler that is not in sampler.py."""
+    sampler_file: the file of a sampler that is not in sampler.py. data: to train and to validate
+    on."""
 
-    def __init__(self, config: Config, layout: Layout, sampler_file: Path | None):
+    def __init__(
+        self, config: Config, layout: Layout, sampler_file: Path | None, data: list[Problems]
+    ):
         self.config = config
         self.layout = layout
         self.path = Path(config.out)
@@ -37,14 +41,13 @@ class RunDir:
         self.metrics = self.path / "metrics.jsonl"
         # Kept by the system: it ends with this process. A soft lock would outlive a kill.
         self.lock = FileLock(self.path / "lock", mode=0o666, fallback_to_soft=False)
-        self.files = {
-            "train_data": config.train_data,
-            "val_data": config.val_data,
-            "sampler": sampler_file,
-            "reward": path_of(config.reward),
-        }
-        # Now, as the files may be edited while models load: this process has imported them.
+        # Checksums now, as files may be edited while models load: this process has read these.
+        train_data, val_data = data
+        self.crc32 = {"train_data_crc32": train_data.crc32, "val_data_crc32": val_data.crc32}
         plugins = {"--sampler": sampler_file, "--reward": path_of(config.reward)}
+        for flag, file in plugins.items():
+            if file:
+                self.crc32[f"{flag.strip('-')}_crc32"] = file_crc32(file)
         self.code = {} if layout.local_rank else code.checksums(plugins)
 
     def __enter__(self) -> "RunDir":
@@ -68,10 +71,7 @@ class RunDir:
         }
         if self.layout.local_rank:
             return facts
-        facts["code"] = self.code
-        for name, path in self.files.items():
-            if path:
-                facts[f"{name}_crc32"] = file_crc32(Path(path))
+        facts |= {"code": self.code, **self.crc32}
         for role in ("model", "teacher_model"):
             if name := facts[role]:
                 facts[f"{role}_files"] = model_files(name)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 import train
 from plumbing import progress
+from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.files import read_lines
 from tests.helpers.models import ROOT
@@ -146,6 +147,10 @@ def command(folder, *flags, model=DEMO, data):
         "teacher_epochs": 2,
     }
     return [f"--{name}={value}" for name, value in small.items()] + [str(flag) for flag in flags]
+
+
+def read_data(config) -> list[Problems]:
+    return [Problems(config.train_data, config.column), Problems(config.val_data)]
 
 
 class Grades:

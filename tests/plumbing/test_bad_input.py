@@ -11,20 +11,19 @@ import pytest
 from transformers import AutoTokenizer
 
 import train
-from plumbing.data.problems import Problems
 from plumbing.distributed import shutdown
 from plumbing.files import read_lines, write_lines
 from plumbing.run.directory import RunDir
 from rollout import PromptEncoder
 from tests.helpers.checks import rejected
-from tests.helpers.ranks import DEMO, command, contents, launch, one_rank, parse
+from tests.helpers.ranks import DEMO, command, contents, launch, one_rank, parse, read_data
 
 
 def check(*words) -> None:
     """Read the data and check what a command names, as rank 0 does."""
     config = train.parse([*words])
-    data = [Problems(config.train_data, config.column), Problems(config.val_data)]
-    train.check(config, RunDir(config, one_rank(), None), data)
+    data = read_data(config)
+    train.check(config, RunDir(config, one_rank(), None, data), data)
 
 
 @pytest.fixture

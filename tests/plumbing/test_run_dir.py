@@ -2,13 +2,14 @@
 
 import errno
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock, patch
 
 import pytest
 
 from plumbing import models
-from plumbing.files import read_lines, write_lines
+from plumbing.files import file_crc32, read_lines, write_lines
 from plumbing.run import checkpoint, code
 from plumbing.run.directory import RunDir
 from plumbing.run.facts import differences, model_files
@@ -17,7 +18,7 @@ from scripts.study.runs import read_config
 from tests.helpers.checkpoints import trained
 from tests.helpers.checks import rejected
 from tests.helpers.files import change, flip_bit
-from tests.helpers.ranks import DEMO, command, contents, one_rank, parse
+from tests.helpers.ranks import DEMO, command, contents, one_rank, parse, read_data
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 STATELESS = SimpleNamespace(state_dict=dict, load_state_dict=id)  # a sampler
@@ -31,7 +32,7 @@ def run_dir(halfway):
     def run_dir(folder, *flags) -> RunDir:
         flags = command(folder, *SOFTMAX, *flags, data=halfway)
         config = parse(*flags)
-        return RunDir(config, one_rank(*flags), file_of(config.sampler))
+        return RunDir(config, one_rank(*flags), file_of(config.sampler), read_data(config))
 
     return run_dir
 
@@ -160,6 +161,17 @@ def test_a_run_resumes_where_the_same_files_are_elsewhere(whole, tmp_path, halfw
     flags = f"{flags} --model {model} --teacher_model {model}"
     run = run_dir(shutil.copytree(whole, tmp_path / "run"), *flags.split())
     assert run.open() == 2
+
+
+def test_the_checksum_of_data_is_that_of_the_rows_in_memory(tmp_path, halfway, run_dir):
+    """The file is changed while models load. A resume would train on other rows."""
+    data = shutil.copy(halfway / "train.jsonl", tmp_path)
+    run = run_dir(tmp_path / "run", "--train_data", data)
+    before = file_crc32(Path(data))
+    flip_bit(Path(data))
+    run.open()
+    run.load(0, {}, STATELESS)
+    assert read_config(run.path)["train_data_crc32"] == before
 
 
 def test_a_samplers_file_may_move_but_its_class_counts():
