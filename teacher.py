@@ -327,7 +327,8 @@ class TeacherServer:
         finished. save(step) is called at a checkpoint."""
 
         def send(proposals):
-            channel.layout.stopping = stop_requested(channel.layout)
+            if stop_requested(channel.layout):  # a signal that arrives now stays for the next time
+                channel.layout.stopping = True
             channel.send(*proposals)
 
         send(self.latest())

@@ -3,6 +3,7 @@ two ends of plumbing/distributed/channel.py."""
 
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,6 +108,17 @@ def test_another_round_of_a_step_has_the_proposals_that_its_first_one_requested(
     client.observe([solved(group.problem, 0) for group in groups])
     assert problems_of(client.more([solved(0, 0), solved(1, 0)])) == [2, 3]
     assert client.more([solved(problem, 0) for problem in range(4)]) == []
+
+
+def test_a_signal_is_kept_that_arrives_while_teacher_ranks_ask_each_other_for_signals():
+    def gather_role(stopping):
+        layout.stopping = True  # a signal: this rank has sent False already
+        return [stopping, False]
+
+    layout = SimpleNamespace(stopping=False, gather_role=gather_role)
+    channel = SimpleNamespace(layout=layout, send=lambda *_: None, receive=lambda: ("stop", False))
+    make_server(lag=1).run(channel, save=None)
+    assert layout.stopping
 
 
 def channel_run(lag) -> dict:
