@@ -103,7 +103,7 @@ class Sampler:
         By default this is DAPO's resampling: up to --resample_rounds more proposals, until P groups
         are live. For more completions of a problem a subclass proposes a further group of it."""
         live = sum(group.live for group in groups)
-        rounds = len(groups) // self.P
+        rounds = math.ceil(len(groups) / self.P)
         if live >= self.P or rounds > self.resample_rounds:
             return []
         return self.propose(self.P)

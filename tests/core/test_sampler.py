@@ -90,6 +90,12 @@ def test_resampling_ends_with_enough_live_groups_or_after_its_rounds(live):
     assert [len(rounds) for rounds in steps] == [RESAMPLED[live], 3]
 
 
+def test_without_resampling_a_sampler_that_proposes_fewer_problems_has_one_round():
+    sampler = build(Pairs, Numbers(20), prompts_per_step=3)
+    groups = [solved(problem, right=0) for problem in (0, 1)]
+    assert sampler.more(groups) == []
+
+
 def test_resampling_trains_on_live_groups_before_dead_ones():
     """In the order of the step; a dead one only where live ones are too few."""
     groups = [solved(*each) for each in enumerate((0, 1, 16, 3, 0))]
