@@ -221,8 +221,7 @@ def weigh(
     batch_tokens = sum(length(o) for group in groups for o in group.completions)
     for group in groups:
         rewards_1_G = torch.tensor([[o.reward for o in group.completions]])
-        lengths = [length(o) for o in group.completions]
-        lengths_G = torch.tensor(lengths)
+        lengths_G = torch.tensor([length(o) for o in group.completions])
         advantage_G = group_advantages(rewards_1_G, std)[0]
         weight_G = row_weights(lengths_G, len(groups), loss, batch_tokens, max_completion_tokens)
         for i, completion in enumerate(group.completions):
@@ -255,10 +254,8 @@ def row_weights(
         "constant": P * G * max_completion_tokens,
         "sum": P * G,
     }
-    ones_G = torch.ones_like(lengths)
-    weight_G = ones_G / divisors[loss]
-    is_empty_G = lengths == 0
-    return weight_G.masked_fill(is_empty_G, 0)
+    weight_G = torch.ones_like(lengths) / divisors[loss]
+    return weight_G.masked_fill(lengths == 0, 0)
 
 
 # Log-probabilities of the distribution that was sampled
@@ -292,19 +289,14 @@ class TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_N_D, head_V_D, targets_N, temperature, chunk):
         parts = []
-        hidden_parts = hidden_N_D.split(chunk)
-        target_parts = targets_N.split(chunk)
-        for h, target_n in zip(hidden_parts, target_parts, strict=True):
+        for h, target_n in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
             z = logits(h, head_V_D).div_(temperature)  # (chunk, V)
             normaliser_n = z.logsumexp(dim=-1)
             log_p = z.sub_(normaliser_n[:, None])  # the same operations as in backward
-            logp_n_1 = log_p.gather(1, target_n[:, None])
-            p_log_p = log_p.exp().mul_(log_p)
-            minus_entropy_n = p_log_p.sum(dim=-1)
-            part = logp_n_1[:, 0], -minus_entropy_n, normaliser_n
-            parts.append(part)
-        columns = zip(*parts, strict=True)
-        logp_N, entropy_N, normaliser_N = map(torch.cat, columns)
+            logp_n = log_p.gather(1, target_n[:, None])[:, 0]
+            entropy_n = -log_p.exp().mul_(log_p).sum(dim=-1)
+            parts.append((logp_n, entropy_n, normaliser_n))
+        logp_N, entropy_N, normaliser_N = map(torch.cat, zip(*parts, strict=True))
         ctx.save_for_backward(hidden_N_D, head_V_D, targets_N, normaliser_N, entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
         ctx.temperature = temperature
@@ -320,19 +312,15 @@ class TokenLogprobs(torch.autograd.Function):
         # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(head_V_D)
-        tokens = len(targets_N)
-        chunk = max(1, ctx.chunk_logits // tokens)
+        chunk = max(1, ctx.chunk_logits // len(targets_N))
         if chunk > 64:
             chunk -= chunk % 64  # cuBLAS is slow with rows that are not aligned
         start = 0  # the chunk's first token of the vocabulary
-        head_parts = head_V_D.split(chunk)
-        grad_parts = grad_weight.split(chunk)
-        for W, grad_W in zip(head_parts, grad_parts, strict=True):
+        for W, grad_W in zip(head_V_D.split(chunk), grad_weight.split(chunk), strict=True):
             z = logits(hidden_N_D, W).div_(ctx.temperature)  # (N, chunk)
             log_p = z.sub_(normaliser_N[:, None])
             grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
-            target_N = targets_N - start
-            _add_at_targets(grad_z, target_N, grad_logp_N)
+            _add_at_targets(grad_z, targets_N - start, grad_logp_N)
             grad_z.div_(ctx.temperature)
             grad_z = grad_z.to(W.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_W)

@@ -82,8 +82,7 @@ class PromptEncoder:
         with reject_on_error(self.config.model, f"cannot make a prompt of {question!r:.80}"):
             text = self.text(question)
             ids = self.tokenizer(text, add_special_tokens=self.special_tokens).input_ids
-        end = len(ids) - self.n_suffix
-        return ids[:end]
+        return ids[: len(ids) - self.n_suffix]
 
     def check(self, problems: Problems, n: int = 1000) -> None:
         """Raise ValueError unless n problems, spread over the file, keep their words when they are
@@ -144,9 +143,7 @@ class Generator:
         for module in sharded:  # one all-gather each, in the compute dtype, not one a parameter
             module.reshard()  # weights that a forward has gathered would be old ones
             module.unshard()
-        copies = self.lm.parameters()
-        weights = policy.lm.parameters()
-        for copy, weight in zip(copies, weights, strict=True):
+        for copy, weight in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
             copy.copy_(weight)
         for module in sharded:
             module.reshard()
@@ -233,8 +230,7 @@ class Generator:
 def uniform_numbers(key: list[int], n: int) -> np.ndarray:
     """Return the first n numbers, in [0, 1), of the random stream with this key."""
     exact_key = np.array(key, dtype=np.uint64)  # of a list Philox rounds large numbers
-    bits = np.random.Philox(key=exact_key)
-    stream = np.random.Generator(bits)
+    stream = np.random.Generator(np.random.Philox(key=exact_key))
     return stream.random(n, dtype=np.float32)
 
 

@@ -93,7 +93,8 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
 
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
-    shard: Layout.shard. group: the teacher ranks' process group, None for one process."""
+    shard: Layout.shard. group: the process group of the ranks that run it, the student ranks where
+    there are no teacher ranks; None for one process."""
 
     def __init__(self, config: Config, device: torch.device, shard: Callable, group=None):
         self.config = config
@@ -257,8 +258,9 @@ class Teacher:
         ids = self.tokenizer(question).input_ids or [self.tokenizer.pad_token_id]
         return tuple(ids[: self.config.max_prompt_tokens])
 
-    def metrics(self) -> dict[str, float]:
-        """Return the last epoch's mean loss of a batch, updates so far, seconds since last call."""
+    def metrics(self) -> dict[str, float | None]:
+        """Return the last epoch's mean loss of a batch (None before the first update), updates so
+        far, seconds since last call."""
         seconds = self.watch
         self.watch = Stopwatch(TIMES)
         return seconds | {"teacher_loss": self.last_loss, "teacher_updates": self.updates}

@@ -122,8 +122,8 @@ class Actor:
             group.completions.append(completion)
 
     def grade(self, completions: list[Completion], index_B: list[int], problems: Problems) -> None:
-        """Fill in the status and reward of completions for the problems index_B. If a
-        prompt ends by opening the model's thinking, that mark is put before the completion."""
+        """Fill in the status and reward of completions; index_B: the problem of each. If a prompt
+        ends by opening the model's thinking, that mark is put before the completion."""
         distinct = list(dict.fromkeys(index_B))
         starts = [self.encode.answer_start(problems.question(index)) for index in distinct]
         mark = dict(zip(distinct, map(opened_thinking, starts), strict=True))

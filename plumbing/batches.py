@@ -79,8 +79,7 @@ def lay_out(rows: list[Row], prompts_P: list, prompt_B: list[int], packed: bool)
         """Append tokens; return their places."""
         start = len(ids_T)
         ids_T.extend(ids)
-        positions = range(first_position, first_position + len(ids))
-        position_T.extend(positions)
+        position_T.extend(range(first_position, first_position + len(ids)))
         return range(start, len(ids_T))
 
     places_P = [] if packed else [add(prompt, 0) for prompt in prompts_P]

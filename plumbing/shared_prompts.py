@@ -54,10 +54,10 @@ class SharedPrompts:
         completions = Padding.of(ids_B, device)
         B, T = completions.is_token.shape
         in_prompt_B_1_S = prompts.is_token[prompt_B][:, None]
-        in_prompt_B_T_S = in_prompt_B_1_S.expand(B, T, -1)
         earlier_T_T = torch.ones(T, T, dtype=torch.bool).tril()
-        earlier_B_T_T = earlier_T_T.expand(B, T, T)
-        visible_B_T_S = torch.cat([in_prompt_B_T_S, earlier_B_T_T], dim=2)
+        visible_B_T_S = torch.cat(
+            [in_prompt_B_1_S.expand(B, T, -1), earlier_T_T.expand(B, T, T)], dim=2
+        )
         return cls(
             prompts=prompts,
             completions=completions,
