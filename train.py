@@ -285,7 +285,7 @@ def train_step(
     """Take one turn of Figure 1; return its row of metrics.jsonl. log(step, groups, decode) is
     called before the update, so that a failed update can be repeated from the logs. history: the
     groups of earlier steps, for the metrics; this step's are added."""
-    start = time.perf_counter()
+    began = time.perf_counter()
     watch = Stopwatch()
     c = student.config
     history = history or History([], problems)
@@ -314,7 +314,7 @@ def train_step(
         **step_metrics(whole, trained, history),
         **update,
         **watch,
-        "seconds": time.perf_counter() - start,
+        "seconds": time.perf_counter() - began,
     }
     history.add(whole)
     # A sampler's own metrics cannot replace one of these.
@@ -327,26 +327,26 @@ def evaluate(
     """Compute and log greedy pass@1 on every validation problem (Table 5a): the share of rewards of
     1. A problem whose prompt is too long is wrong. All student ranks call it. Logs nothing if one
     of them is to stop."""
-    start = time.perf_counter()
+    began = time.perf_counter()
     c = actor.config
-    prompts = [actor.encode(problems.question(i)) for i in range(len(problems))]
-    groups = [Group(problem, 1, prompt_ids=prompt) for problem, prompt in enumerate(prompts)]
+    groups = [
+        Group(i, size=1, prompt_ids=actor.encode(problems.question(i)))
+        for i in range(len(problems))
+    ]
     fitting = [group for group in groups if len(group.prompt_ids) <= c.max_prompt_tokens]
     # A part is a micro-batch for each rank; between parts a signal can stop the run.
     rows_of_rank = c.max_rollout_tokens // (c.max_prompt_tokens + c.max_completion_tokens)
     size = actor.layout.n_students * max(1, rows_of_rank)
-    done = 0
-    for first in range(0, len(fitting), size):
-        part = fitting[first : first + size]
+    for done in range(0, len(fitting), size):
         report(f"evaluation, {done:,} of {len(groups):,} problems")
         if shutdown.stop_requested(actor.layout):
             return
+        part = fitting[done : done + size]
         actor.rollout(part, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
-        done += len(part)
     report("")
     rows = [graded_row(group, actor.tokenizer.decode) for group in groups]
     accuracy = sum(row["reward"] == 1 for row in rows) / len(rows)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - began
     run.log_evaluation(step, rows, {"val_accuracy": accuracy, "eval_s": seconds})
 
 

@@ -7,22 +7,22 @@ from dataclasses import field, fields
 from plumbing.errors import escape_output
 
 
-def flag(default, help: str, **argument):
+def flag(default, text: str, **argument):
     """Declare a dataclass field that is a flag. argument: keywords of argparse's add_argument, such
     as a `type` that rejects values out of range (default: the field's type, of an int `count`)."""
-    return field(default=default, metadata={"help": help, **argument})
+    return field(default=default, metadata={"help": text, **argument})
 
 
-def number(type: Callable, least: float, most: float = 10**9) -> Callable:
+def number(kind: Callable, least: float, most: float = 10**9) -> Callable:
     """Make an argparse type: a number in [least, most]."""
 
     def parse(text: str):
-        value = type(text)
+        value = kind(text)
         if not least <= value <= most:  # false for NaN too
             raise argparse.ArgumentTypeError(f"{text}: must be in [{least}, {most}]")
         return value
 
-    parse.__name__ = type.__name__  # argparse prints it if the text is no number
+    parse.__name__ = kind.__name__  # argparse prints it if the text is no number
     return parse
 
 
