@@ -555,8 +555,9 @@ def main(argv: list[str] | None = None) -> int:
             return shutdown.reject(error)
 
         def body() -> int:
+            run = stack.enter_context(RunDir(config, layout, file_of(config.sampler)))
             data = [Problems(config.train_data, config.column), Problems(config.val_data)]
-            run = stack.enter_context(RunDir(config, layout, file_of(config.sampler), data))
+            run.data = data
             start = layout.on_rank_0(lambda: check(config, run, data))
             main_loop = teach if layout.is_teacher else partial(train, verifier=verifier)
             return 0 if main_loop(config, layout, run, start, data) else 128 + signal.SIGTERM

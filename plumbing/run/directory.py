@@ -28,12 +28,11 @@ class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
     After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit. A context
     manager, which holds the directory's lock from `open` on.
-    sampler_file: the file of a sampler that is not in sampler.py. data: to train and to validate
-    on."""
+    sampler_file: the file of a sampler that is not in sampler.py."""
 
-    def __init__(
-        self, config: Config, layout: Layout, sampler_file: Path | None, data: list[Problems]
-    ):
+    data: list[Problems]  # to train and to validate on; set by the caller that has read them
+
+    def __init__(self, config: Config, layout: Layout, sampler_file: Path | None):
         self.config = config
         self.layout = layout
         self.path = Path(config.out)
@@ -41,13 +40,12 @@ class RunDir:
         self.metrics = self.path / "metrics.jsonl"
         # Kept by the system: it ends with this process. A soft lock would outlive a kill.
         self.lock = FileLock(self.path / "lock", mode=0o666, fallback_to_soft=False)
-        # Checksums now, as files may be edited while models load: this process has read these.
-        train_data, val_data = data
-        self.crc32 = {"train_data_crc32": train_data.crc32, "val_data_crc32": val_data.crc32}
+        # Checksums now, as files may be edited while data and models load: this process has
+        # imported these.
         plugins = {"--sampler": sampler_file, "--reward": path_of(config.reward)}
-        for flag, file in plugins.items():
-            if file:
-                self.crc32[f"{flag.strip('-')}_crc32"] = file_crc32(file)
+        self.plugins_crc32 = {
+            f"{flag.strip('-')}_crc32": file_crc32(file) for flag, file in plugins.items() if file
+        }
         self.code = {} if layout.local_rank else code.checksums(plugins)
 
     def __enter__(self) -> "RunDir":
@@ -71,7 +69,13 @@ class RunDir:
         }
         if self.layout.local_rank:
             return facts
-        facts |= {"code": self.code, **self.crc32}
+        train_data, val_data = self.data
+        facts |= {
+            "code": self.code,
+            "train_data_crc32": train_data.crc32,
+            "val_data_crc32": val_data.crc32,
+            **self.plugins_crc32,
+        }
         for role in ("model", "teacher_model"):
             if name := facts[role]:
                 facts[f"{role}_files"] = model_files(name)

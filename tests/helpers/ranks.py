@@ -21,6 +21,8 @@ from plumbing import progress
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.files import read_lines
+from plumbing.run.directory import RunDir
+from sampler import file_of
 from tests.helpers.models import ROOT
 from verify import Verdict
 
@@ -149,8 +151,11 @@ def command(folder, *flags, model=DEMO, data):
     return [f"--{name}={value}" for name, value in small.items()] + [str(flag) for flag in flags]
 
 
-def read_data(config) -> list[Problems]:
-    return [Problems(config.train_data, config.column), Problems(config.val_data)]
+def make_run_dir(config, *flags) -> RunDir:
+    """Make the RunDir of a single process, which has read its data."""
+    run = RunDir(config, one_rank(*flags), file_of(config.sampler))
+    run.data = [Problems(config.train_data, config.column), Problems(config.val_data)]
+    return run
 
 
 class Grades:

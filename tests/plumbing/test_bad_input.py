@@ -13,17 +13,16 @@ from transformers import AutoTokenizer
 import train
 from plumbing.distributed import shutdown
 from plumbing.files import read_lines, write_lines
-from plumbing.run.directory import RunDir
 from rollout import PromptEncoder
 from tests.helpers.checks import rejected
-from tests.helpers.ranks import DEMO, command, contents, launch, one_rank, parse, read_data
+from tests.helpers.ranks import DEMO, command, contents, launch, make_run_dir, parse
 
 
 def check(*words) -> None:
     """Read the data and check what a command names, as rank 0 does."""
     config = train.parse([*words])
-    data = read_data(config)
-    train.check(config, RunDir(config, one_rank(), None, data), data)
+    run = make_run_dir(config)
+    train.check(config, run, run.data)
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ import torch
 from plumbing.errors import Fault, InputError
 from plumbing.run import checkpoint
 from plumbing.run.checkpoint import TrainedModel
-from plumbing.run.directory import RunDir
 from tests.helpers.checkpoints import trained
 from tests.helpers.files import flip_bit
-from tests.helpers.ranks import one_rank, parse, read_data
+from tests.helpers.ranks import make_run_dir, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -62,7 +61,7 @@ def test_a_samplers_state_that_cannot_be_saved_ends_the_run_before_the_first_ste
     sampler = SimpleNamespace(state_dict=lambda: {"rule": lambda: 0})
     config = parse("--preset", "demo", "--sampler", "uniform", "--out", tmp_path / "run")
     with pytest.raises(AttributeError, match="lambda"):
-        RunDir(config, one_rank(), None, read_data(config)).load(0, {}, sampler)
+        make_run_dir(config).load(0, {}, sampler)
 
 
 DAMAGE = {"student/.metadata": flip_bit, "sampler.pt": Path.unlink, "manifest.json": flip_bit}

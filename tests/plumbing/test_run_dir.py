@@ -13,12 +13,11 @@ from plumbing.files import file_crc32, read_lines, write_lines
 from plumbing.run import checkpoint, code
 from plumbing.run.directory import RunDir
 from plumbing.run.facts import differences, model_files
-from sampler import file_of
 from scripts.study.runs import read_config
 from tests.helpers.checkpoints import trained
 from tests.helpers.checks import rejected
 from tests.helpers.files import change, flip_bit
-from tests.helpers.ranks import DEMO, command, contents, one_rank, parse, read_data
+from tests.helpers.ranks import DEMO, command, contents, make_run_dir, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 STATELESS = SimpleNamespace(state_dict=dict, load_state_dict=id)  # a sampler
@@ -32,7 +31,7 @@ def run_dir(halfway):
     def run_dir(folder, *flags) -> RunDir:
         flags = command(folder, *SOFTMAX, *flags, data=halfway)
         config = parse(*flags)
-        return RunDir(config, one_rank(*flags), file_of(config.sampler), read_data(config))
+        return make_run_dir(config, *flags)
 
     return run_dir
 

@@ -1,10 +1,9 @@
 """records/rows.py: the rows of selections.jsonl and samples.jsonl, by hand."""
 
 from plumbing.files import read_lines
-from plumbing.run.directory import RunDir
 from records.rows import log_groups, selection
 from tests.helpers.groups import solved
-from tests.helpers.ranks import one_rank, parse, read_data
+from tests.helpers.ranks import make_run_dir, parse
 
 
 def test_a_selection_by_hand():
@@ -24,7 +23,7 @@ def test_a_selection_by_hand():
 
 def test_three_problems_are_sampled_at_the_first_and_the_last_step_and_at_evaluations(tmp_path):
     config = parse("--preset", "demo", "--out", tmp_path, "--eval_every", 2, "--steps", 5)
-    run = RunDir(config, one_rank(), None, read_data(config))
+    run = make_run_dir(config)
     for step in (1, 2, 3, 4, 5):
         groups = [solved(problem, right=0, of=2) for problem in range(4)]
         log_groups(run, step, groups, decode=str)
