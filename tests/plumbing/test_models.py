@@ -8,13 +8,13 @@ from contextlib import nullcontext
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rollout
 from plumbing.batches import collate
 from plumbing.distributed.shutdown import begin_process
 from plumbing.models import dither, recompute_activations
-from rollout import Policy, check_model
+from rollout import Generator, Policy, check_model
 from teacher import check_teacher
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
@@ -216,6 +216,17 @@ def test_a_model_that_needs_its_own_code_gets_one_line_and_is_not_run(check, tmp
     custom_code(folder)
     with rejected(f"model '{folder}' cannot be used: "):
         check(str(folder), 36)
+    assert not (folder / "RUN").exists()
+
+
+def test_unneeded_code_in_a_model_directory_is_not_run(tmp_path, tiny_model):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    custom_code(folder)
+    change(folder / CONFIG, model_type="qwen3")
+    (folder / "custom_generate").mkdir()
+    shutil.copy(folder / "own.py", folder / "custom_generate/generate.py")
+    check_model(str(folder), 36)
+    Generator.load(str(folder), CPU, AutoTokenizer.from_pretrained(folder))
     assert not (folder / "RUN").exists()
 
 

@@ -147,6 +147,13 @@ def test_a_baseline_that_loses_accuracy_or_an_arm_that_ends_below_its_start_is_w
     assert re.search(warned, text) if warned else not text
 
 
+def test_on_one_device_nothing_is_compute_matched():
+    for devices, has in (({}, False), ({"mine": 4 / 3}, True)):
+        summary = summary_of(lines(THREE_SEEDS, 17), devices).reset_index()
+        [(_, header, _)] = findings.tables(summary)
+        assert ("compute-matched" in header) == has
+
+
 @pytest.mark.parametrize(("by_clock", "name"), [(False, "CPU seconds"), (True, "seconds")])
 def test_seconds_by_the_clock_are_not_called_cpu_seconds(by_clock, name):
     """The second arm takes twice the seconds of the first for as many completions."""
