@@ -82,7 +82,7 @@ def compare(methods: dict[str, list[Run]]) -> Report:
     baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
     summary = scores.summarize(rows, baseline, budget, devices)
     rates = {("", name): config["learning_rate"] for name, config in config_of.items()}
-    report = Report(sentences=scores.code_differences(rows))
+    report = Report(warnings=scores.code_differences(rows))
     findings.add_to(report, summary, baseline, rates)
     return report
 

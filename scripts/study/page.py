@@ -29,7 +29,8 @@ class Table(NamedTuple):
 
 @dataclass
 class Report:
-    """The texts of a comparison, in the order in which they are shown."""
+    """The texts of a comparison. They are shown in this order; a page has its figures after the
+    warnings."""
 
     warnings: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
@@ -50,7 +51,8 @@ class Report:
         return environment.from_string(template).render(
             title=title,
             written=datetime.now(),
-            sentences=self.warnings + self.sentences,
+            warnings=self.warnings,
+            sentences=self.sentences,
             tables=self.tables,
             figures=figures,
             **values,

@@ -57,7 +57,7 @@ def category_tables(jobs: list[Job], plan: Plan) -> list[Table]:
 def compare(rows: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, Report]:
     """Compare the arms of a plan. Returns the summary, as scores.summarize, and the report. Raises
     InputError if there is nothing to compare."""
-    report = Report(sentences=scores.code_differences(rows))
+    report = Report(warnings=scores.code_differences(rows))
     if plan.paper:
         report.tables.append(paper.compare(rows, [*plan.tasks], **plan.paper))
         report.sentences.append(paper.LEGEND)
@@ -86,13 +86,13 @@ def write_report(
     first: str = "",
 ) -> str:
     """Compare the arms and write all files of the report. by_category: tables after those of the
-    arms. first: a sentence before all others. Returns the text. Raises InputError."""
+    arms. first: a warning before all others. Returns the text. Raises InputError."""
     summary, report = compare(rows, plan)
     report.tables += by_category
     if by_category:
         report.sentences.append(categories.LEGEND)
     if first:
-        report.sentences.insert(0, first)
+        report.warnings.insert(0, first)
     speed_ups = summary.dropna(subset="speed_up_bound")[SPEED_UP].round(4)
     figure = figures.draw_study(rows)
     text = report.markdown()

@@ -66,7 +66,7 @@ def test_several_methods_are_compared_first_in_the_page_and_on_the_terminal(tmp_
     out = capsys.readouterr().out
     assert sentence in out
     assert "Runs of different code are compared: uniform | goldilocks" in out
-    order = re.escape(sentence) + ".*compute-matched.*latest 20 steps.*Newest samples"
+    order = "compute-matched.*" + re.escape(sentence) + ".*latest 20 steps.*Newest samples"
     assert re.search(order, words)
 
 
