@@ -58,7 +58,7 @@ class Context:
         """Make the error of a step that draws k problems, of which only `fitting` fit."""
         return InputError(
             f"a step draws {k} distinct problems, only {fitting} of {len(self.problems)} fit "
-            "--max_prompt_tokens: add some, or lower --candidates"
+            "--max_prompt_tokens: add some, or lower --candidates or --prompts_per_step"
         )
 
 
@@ -417,7 +417,7 @@ def check_enough(context: Context) -> None:
     if has_pools and needed > len(context.problems) / 2:  # docs/log.md, 2026-11-29
         print_line(
             f"warning: a step chooses from {needed:,} of {len(context.problems):,} problems, so it "
-            "takes the same ones again and again: lower --candidates"
+            "takes the same ones again and again: lower --candidates or --prompts_per_step"
         )
     fitting = 0
     for index in range(len(context.problems)):

@@ -1,6 +1,7 @@
 """Screens many problems with a few completions each, and continues those whose groups are live."""
 
 from grpo import Group
+from plumbing import plugins
 from plumbing.errors import InputError
 from sampler import Context, Uniform, join
 
@@ -13,6 +14,11 @@ class Speed(Uniform):
 
     Theirs screens for the next step beside this one's second round, and keeps surplus groups for
     later steps; here a step is on-policy, and all that was screened returns in the next pass."""
+
+    @classmethod
+    def drawn_by_propose(cls, config):
+        settings = plugins.all_settings(cls, config.sampler_args)
+        return config.prompts_per_step * settings["factor"]
 
     def __init__(self, context: Context, screen=4, factor=4):
         super().__init__(context)

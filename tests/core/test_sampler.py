@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from plumbing.plugins import sampler_settings
 from sampler import (
     Goldilocks,
     Sampler,
@@ -184,20 +185,27 @@ def test_a_candidate_that_is_not_chosen_returns_in_the_next_pass_like_the_others
         assert sorted(drawn) == [*range(40)]
 
 
-DRAWS = {  # sampler, --candidates -> problems that a step of 2 prompts draws at least
-    ("goldilocks", 4): 8,
-    ("goldilocks", "auto"): 2,
-    ("uniform", 4): 2,
-    ("knapsack", 4): 2,
+DRAWS = {  # sampler, --candidates, --sampler_args -> problems that a step of 2 prompts draws
+    ("goldilocks", 4, ""): 8,
+    ("goldilocks", "auto", ""): 2,
+    ("uniform", 4, ""): 2,
+    ("knapsack", 4, ""): 2,
+    ("speed", 4, ""): 8,  # four times P by default
+    ("speed", 4, "factor=3"): 6,
 }
 
 
-@pytest.mark.parametrize(("name", "candidates"), DRAWS)
-def test_fewer_problems_than_a_step_draws_are_rejected_with_both_numbers(name, candidates):
-    needed = DRAWS[name, candidates]
-    context = build(Uniform, Numbers(20), sampler=name, candidates=candidates).context
+@pytest.mark.parametrize(("name", "candidates", "args"), DRAWS)
+def test_fewer_problems_than_a_step_draws_are_rejected_with_both_numbers(name, candidates, args):
+    """And so many are enough for a step."""
+    needed = DRAWS[name, candidates, args]
+    cls = find_sampler(name)
+    config = {"sampler": name, "candidates": candidates, "sampler_args": args, "epsilon": 0.5}
+    sampler = build(cls, Numbers(20), settings=sampler_settings(cls, args), **config)
+    context = sampler.context
     context.fits = lambda index: index < needed
     check_enough(context)
+    assert sampler.propose(2)
     context.fits = lambda index: index < needed - 1
     with rejected(f"{needed} distinct problems, only {needed - 1} of 20 fit"):
         check_enough(context)
