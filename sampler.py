@@ -8,7 +8,7 @@ In a step train.py calls
 
     groups = propose(P)       problems to try; the student fills in the completions
     observe(groups)           learn from their rewards
-    more(groups)              another round of groups, or []
+    more(groups, rounds)      another round of groups after so many, or []
     train_on(groups)          the groups that the student is trained on
 
 Beside a Teacher that lags behind (--teacher_lag 1) the next `propose` comes before `observe`.
@@ -97,13 +97,13 @@ class Sampler:
     def observe(self, groups: list[Group]) -> None:
         """Learn from a round's groups, whose completions are graded: all ranks get the same."""
 
-    def more(self, groups: list[Group]) -> list[Group]:
-        """(Section 6) Return another round of new groups, given all groups of the step; [] ends it.
+    def more(self, groups: list[Group], rounds: int) -> list[Group]:
+        """(Section 6) Return another round of new groups, given all groups of the step, of so many
+        rounds; [] ends it.
 
         By default this is DAPO's resampling: up to --resample_rounds more proposals, until P groups
         are live. For more completions of a problem a subclass proposes a further group of it."""
         live = sum(group.live for group in groups)
-        rounds = math.ceil(len(groups) / self.P)
         if live >= self.P or rounds > self.resample_rounds:
             return []
         return self.propose(self.P)

@@ -302,7 +302,7 @@ def train_step(
         rounds += 1
         with watch("teacher_wait_s"):
             sampler.observe(proposed)  # steps 5-6 (Alg. 2), of a Teacher as in `TeacherServer`
-            proposed = sampler.more(groups)
+            proposed = sampler.more(groups, rounds)
     log(step, groups, student.tokenizer.decode)
     with watch("train_s"):
         trained = sampler.train_on(groups)

@@ -21,7 +21,7 @@ class ReinforceAda(Uniform):
     def propose(self, P):
         return [Group(group.problem, self.completions) for group in super().propose(P)]
 
-    def more(self, groups):
+    def more(self, groups, rounds):
         more = []
         for group in join(groups):
             fewer = min(group.successes, group.size - group.successes)

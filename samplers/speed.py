@@ -31,8 +31,8 @@ class Speed(Uniform):
         index_M = self.draw(P * self.factor)
         return [Group(index, self.screen) for index in index_M.tolist()]
 
-    def more(self, groups):
-        if len(groups) > self.P * self.factor:  # a second round has been
+    def more(self, groups, rounds):
+        if rounds == 2:
             return []
         rest = self.G - self.screen
         live = [group for group in groups if group.live]

@@ -211,15 +211,17 @@ def take_step(
 ) -> tuple[list[Group], list[Group]]:
     """Take a step as train.train_step does; return all groups, and those that are trained on."""
     groups = []
+    rounds = 0
     with watch("sampler"):
         proposed = sampler.propose(P)
     while proposed:
         check_proposals(proposed, student.n_train)
         student.rollout(proposed)
         groups += proposed
+        rounds += 1
         with watch("sampler"):
             sampler.observe(proposed)
-            proposed = sampler.more(groups)
+            proposed = sampler.more(groups, rounds)
     with watch("sampler"):
         trained = sampler.train_on(groups)
     check_trained(trained, groups)

@@ -91,10 +91,11 @@ def test_resampling_ends_with_enough_live_groups_or_after_its_rounds(live):
     assert [len(rounds) for rounds in steps] == [RESAMPLED[live], 3]
 
 
-def test_without_resampling_a_sampler_that_proposes_fewer_problems_has_one_round():
-    sampler = build(Pairs, Numbers(20), prompts_per_step=3)
-    groups = [solved(problem, right=0) for problem in (0, 1)]
-    assert sampler.more(groups) == []
+@pytest.mark.parametrize("resample_rounds", [0, 2])
+def test_a_sampler_that_proposes_fewer_problems_has_as_many_rounds(resample_rounds):
+    """Two of P = 3 problems; all are dead."""
+    sampler = build(Pairs, Numbers(20), resample_rounds=resample_rounds, prompts_per_step=3)
+    assert len(take_step(sampler, lambda problem, size: 0)) == 1 + resample_rounds
 
 
 def test_resampling_trains_on_live_groups_before_dead_ones():

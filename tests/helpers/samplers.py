@@ -70,7 +70,7 @@ def take_step(sampler, solve: Callable[[int, int], int]) -> list[list[Group]]:
             group.completions = solved(group.problem, right, of=group.size).completions
         rounds.append(proposed)
         sampler.observe(proposed)
-        proposed = sampler.more([*chain(*rounds)])
+        proposed = sampler.more([*chain(*rounds)], len(rounds))
     return rounds
 
 

@@ -106,8 +106,8 @@ def test_another_round_of_a_step_has_the_proposals_that_its_first_one_requested(
     client = client_of(server, "--resample_rounds", 1)
     groups = client.propose(2)
     client.observe([solved(group.problem, 0) for group in groups])
-    assert problems_of(client.more([solved(0, 0), solved(1, 0)])) == [2, 3]
-    assert client.more([solved(problem, 0) for problem in range(4)]) == []
+    assert problems_of(client.more([solved(0, 0), solved(1, 0)], rounds=1)) == [2, 3]
+    assert client.more([solved(problem, 0) for problem in range(4)], rounds=2) == []
 
 
 def test_a_signal_is_kept_that_arrives_while_teacher_ranks_ask_each_other_for_signals():

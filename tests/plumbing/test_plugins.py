@@ -41,7 +41,7 @@ class Alone:
     def propose(self, P): ...
 
 class InRounds(Goldilocks):
-    def more(self, groups):
+    def more(self, groups, rounds):
         return []
 """
 EVERY_OTHER = """
