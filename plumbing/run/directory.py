@@ -57,8 +57,8 @@ class RunDir:
     @cached_property
     def facts(self) -> dict:
         """All that the run's numbers depend on, as config.json holds it; the checksums of data,
-        code and models on one rank of each machine. They are read once: the run has loaded the
-        files, and goes on even if they are changed or removed."""
+        code and models on one rank of each machine. They are read once: the run goes on even if
+        the files are changed or removed."""
         facts = asdict(self.config) | CANDIDATES
         facts |= {
             "world_size": self.layout.world,
@@ -96,15 +96,16 @@ class RunDir:
             raise InputError(
                 f"--out {self.path} is in use by another job, or has no locks ({error})"
             ) from error
-        return self._step_to_resume() if files else 0
+        facts = self.facts  # checksums of models now, as their files may be edited while they load
+        return self._step_to_resume(facts) if files else 0
 
-    def _step_to_resume(self) -> int:
-        """Return the step of the newest checkpoint."""
+    def _step_to_resume(self, facts: dict) -> int:
+        """Return the step of the newest checkpoint. facts: of this run, not of the one in --out."""
         try:
             old = json.loads(self.settings.read_text())
         except ValueError as error:
             raise InputError(f"{self.settings} is damaged ({error})") from error
-        if changes := differences(old, self.facts, ignored=PLUGINS):
+        if changes := differences(old, facts, ignored=PLUGINS):
             raise InputError(
                 f"--out {self.path} belongs to another configuration: {'; '.join(changes)}; "
                 "undo that, or choose another --out"

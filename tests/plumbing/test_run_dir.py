@@ -173,6 +173,18 @@ def test_the_checksum_of_data_is_that_of_the_rows_in_memory(tmp_path, halfway, r
     assert read_config(run.path)["train_data_crc32"] == before
 
 
+def test_the_checksum_of_a_model_is_that_before_it_loads(tmp_path, run_dir):
+    """So a resume with files that were changed meanwhile is rejected, and not taken for the same
+    run."""
+    model = shutil.copytree(DEMO, tmp_path / "model")
+    run = run_dir(tmp_path / "run", "--model", model)
+    before = model_files(str(model))
+    run.open()
+    flip_bit(model / "model.safetensors")
+    run.load(0, {}, STATELESS)
+    assert read_config(run.path)["model_files"] == before
+
+
 def test_a_samplers_file_may_move_but_its_class_counts():
     """Whether the file has changed its checksum tells."""
     moved = [{"sampler": f"{folder}/mine.py:Softmax"} for folder in ("a", "b")]
