@@ -26,7 +26,7 @@ from scripts.study.plan import Plan
 
 SPARSITY = ROOT / "studies/sparsity"
 DEMO = ROOT / "studies/leaderboard/demo.csv"
-DEMO_BUDGET = 23_040  # completions: 120 steps of 12 x 16. Uniform's runs go on to 160 steps
+DEMO_BUDGET = Plan.read(DEMO.with_suffix(".toml")).budget  # completions. Uniform's runs go on
 SPEED_UPS = ROOT / "studies/speed_ups.csv"  # also has the dead groups before training
 CONSOLE = ROOT / "studies/demo_console.txt"
 TODAY = "curve.toml", "curve.csv"  # the plan and its scores, under today's rule of candidates
