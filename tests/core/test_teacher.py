@@ -190,6 +190,23 @@ def test_dropout_is_active_while_lora_learns(tiny_model, mode):
     assert in_train_mode[-1] == set()
 
 
+def test_each_rank_has_its_own_dropout(tiny_model):
+    """The two ranks have the same question. Half of the features are dropped, to see it."""
+
+    def mask(rank):
+        t = make(tiny_model, teacher_update_every=2, teacher_mode="lora")
+        t.rank, t.ranks = rank, 2
+        layer = next(module for module in t.model.modules() if isinstance(module, LoRALinear))
+        layer.dropout.p = 0.5
+        masks = []
+        layer.dropout.register_forward_hook(lambda _, inputs, output: masks.append(output != 0))
+        teach(t, QUESTIONS[:1] * 2)
+        return masks[0]
+
+    assert torch.equal(mask(0), mask(0))
+    assert not torch.equal(mask(0), mask(1))
+
+
 def test_lora_begins_from_the_seed(tiny_model):
     def first_A(seed):
         parameters = make(tiny_model, teacher_mode="lora", seed=seed).model.named_parameters()
