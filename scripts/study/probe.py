@@ -113,12 +113,12 @@ def describe_range(rows: pd.DataFrame) -> str:
     return f"{rows.low.min():.1f} to {rows.high.max():.1f} on {on}"
 
 
-def conclude(low: float, cost: float) -> str:
+def conclude(low: float, cost: float, where: str) -> str:
     """Return the sentence about samplers, "{}", whose ranges begin at `low` or above. cost: seconds
-    of their completions over uniform's."""
+    of their completions over uniform's. where: the models, if others have no range of theirs."""
     if low <= 1:
         return "There may be nothing to gain from {}: begin with uniform."
-    sentence = f"{{}} needed at most 1/{low} of uniform's completions"
+    sentence = f"{{}} needed at most 1/{low} of uniform's completions{where}"
     if low <= cost:
         sentence += f", but each takes {cost:.1f} times the seconds here, which may cost the gain"
     return f"{sentence}."
@@ -151,7 +151,9 @@ def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
         lows = by_model.low.min().round(1)
         verdict = ": they disagree" if lows.min() <= 1 < lows.max() else ""
         lines.append(f"- {name}: {', '.join(ranges)}{verdict}.")
-        samplers_of.setdefault(conclude(lows.min(), costs[sampler]), []).append(name)
+        is_everywhere = len(lows) == near.model.nunique()
+        where = "" if is_everywhere else f" on {' and '.join(lows.index)} alone"
+        samplers_of.setdefault(conclude(lows.min(), costs[sampler], where), []).append(name)
     if unknown := [f"`{sampler}`" for sampler in costs if sampler not in {*near.sampler}]:
         samplers_of["Not measured there: {}."] = unknown
     undefined = nearest(measured, dead).query("low.isna()")

@@ -1,5 +1,7 @@
 """probe: what it says of the untrained model's groups, by hand."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,9 @@ from scripts.study.categories import natural_sort_key
 from scripts.study.runs import Run
 from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
+
+MEASURED = pd.read_csv(probe.MEASURED, comment="#", dtype={"task": str})
+MEASURED = MEASURED.fillna({"task": "", "case": ""})
 
 
 def groups_of(p, live):
@@ -27,7 +32,7 @@ def test_the_probe_shows_the_nearest_tasks_of_each_model_and_concludes_from_the_
     tmp_path, monkeypatch
 ):
     """At 98% dead those of 97.9 and 97%. K = 8 and 64 are one range; `sec` is ahead on one model
-    alone; a column that tells nothing stands apart."""
+    alone, and `noisy_and` was run on one alone; a column that tells nothing stands apart."""
     table = tmp_path / "speed_ups.csv"
     table.write_text("""# a comment
 model,arm,untrained,sampler,column,case,low,high
@@ -37,24 +42,27 @@ toys,K=64,0.979,goldilocks,,,2.31,6
 toys,words,0.979,bag_of_words,,,3,4
 toys,SEC,0.979,sec,topic,,2,3
 toys,SEC,0.979,sec,length,by a blind column,0,1.2
+toys,AND,0.979,noisy_and,,,1.5,2
 toys,,0.999,,,,,
 LM,K=64,0.97,goldilocks,,,2.1,2.9
 LM,words,0.97,bag_of_words,,,2.1,5
 LM,SEC,0.97,sec,task,,1.04,1.5
 """)
     monkeypatch.setattr(probe, "MEASURED", table)
-    text = advice_at(0.98, "goldilocks", "bag_of_words", "sec", "pcl", "mopps", cost=2)
+    text = advice_at(0.98, "goldilocks", "bag_of_words", "noisy_and", "sec", "pcl", "mopps", cost=2)
     _, ranges, legend, conclusions = text.split("\n\n")
     assert legend == probe.LEGEND
     assert ranges.splitlines() == [
         "- `bag_of_words`: 3.0 to 4.0 on toys (97.9% dead), 2.1 to 5.0 on LM (97% dead).",
         "- `goldilocks`: 2.3 to 8.0 on toys (97.9% dead; 2 settings), 2.1 to 2.9 on LM (97% dead).",
+        "- `noisy_and`: 1.5 to 2.0 on toys (97.9% dead).",
         "- `sec`: 2.0 to 3.0 on toys (97.9% dead; by topic), 1.0 to 1.5 on LM (97% dead; by task): "
         "they disagree.",
         "- `sec` by a blind column: 0.0 to 1.2 on toys (97.9% dead; by length).",
     ]
     assert conclusions == (
         "`bag_of_words`, `goldilocks` needed at most 1/2.1 of uniform's completions. "
+        "`noisy_and` needed at most 1/1.5 of uniform's completions on toys alone. "
         "There may be nothing to gain from `sec`, `sec` by a blind column: begin with uniform. "
         "Not measured there: `pcl`, `mopps`.\n"
     )
@@ -63,9 +71,24 @@ LM,SEC,0.97,sec,task,,1.04,1.5
     assert "- On toys (99.9% dead) uniform hardly learned" in advice_at(0.999, "goldilocks")
 
 
+def test_at_its_own_share_each_measured_speed_up_is_in_the_advice():
+    for row in MEASURED.itertuples():
+        text = advice_at(row.untrained, row.sampler if row.low >= 0 else "goldilocks")
+        if not row.low >= 0:
+            assert f"- On {row.model} ({row.untrained:.1%} dead) uniform hardly learned" in text
+            continue
+        name = f"`{row.sampler}` {row.case}".strip()
+        [line] = [line for line in text.splitlines() if line.startswith(f"- {name}: ")]
+        low, high = re.search(rf"([\d.]+) to ([\d.]+) on {row.model} \(", line).groups()
+        assert float(low) <= round(row.low, 1) and round(row.high, 1) <= float(high)
+        *_, conclusions = text.split("\n\n")
+        [least] = re.findall(rf"{re.escape(name)} needed at most 1/([\d.]+)", conclusions) or ["0"]
+        assert float(least) <= round(row.low, 1)
+        assert row.low > 1 or f"nothing to gain from {name}" in conclusions
+
+
 def test_the_speed_ups_that_the_probe_shows_are_those_of_the_studies():
-    measured = pd.read_csv(probe.MEASURED, comment="#", dtype={"task": str}).fillna({"task": ""})
-    shown = measured.dropna(subset="low")
+    shown = MEASURED.dropna(subset="low")
     parts = []
     for name in shown.summary.unique():
         studies = pd.read_csv(ROOT / f"studies/{name}.csv", dtype={"task": str})
