@@ -6,7 +6,8 @@ A table of scores has a row for each evaluation of a run. Its columns:
     model_crc32             checksum of the weights that it began from
     problems                number of validation problems
     step, completions       done so far
-    cpu_seconds             processor time of the steps so far, without start and evaluations
+    cpu_seconds             processor time of the steps so far, without start and evaluations. Older
+                            tables have process_cpu_seconds, with both, which are not compared
     by_clock                True where cpu_seconds are seconds by the clock, as on a GPU
     live                    live groups so far
     dead                    mean share of dead groups since the last row that has it
@@ -31,7 +32,7 @@ from plumbing.errors import InputError
 RUN = ["task", "arm", "seed"]
 COLUMNS = [*RUN, "model_crc32", "problems", "step"]
 COLUMNS += ["completions", "cpu_seconds", "by_clock", "live", "dead", "accuracy", "code_crc32"]
-LATER = {"by_clock", "code_crc32"}  # columns that older tables do not have
+LATER = {"cpu_seconds", "by_clock", "code_crc32"}  # columns that older tables do not have
 # Checksum -> columns: rows that agree in these must not differ in it.
 SAME = {
     "model_crc32": ["task", "seed"],  # made on another processor, a model may be another
