@@ -51,10 +51,8 @@ def view(run: Run) -> dict:
 
 def compare(methods: dict[str, list[Run]]) -> Report:
     """Compare methods of training at the completions that all their runs spent, with uniform
-    sampling or, without it, the first. The report of one method is empty. Raises InputError if a
-    run was not evaluated after a step, or the validation sets differ."""
-    if len(methods) < 2:
-        return Report()
+    sampling or, without it, the first. The report of one method has warnings alone. Raises
+    InputError if a run was not evaluated after a step, or the validation sets differ."""
     parts = [
         run.scores(
             cores=1.0 if run.config["world_size"] == 1 else np.nan,
@@ -69,9 +67,16 @@ def compare(methods: dict[str, list[Run]]) -> Report:
     ]
     rows = scores.concatenate(parts)
     budget = rows.groupby(scores.RUN).completions.max().min()
+    config_of = {name: runs[0].config for name, runs in methods.items()}
+    report = Report(warnings=scores.code_differences(rows))
+    if len(methods) == 1:
+        [(name, config)] = config_of.items()
+        row = {"task": "", "arm": name} | scores.describe(rows, rows, [budget])
+        if text := findings.warn(row, baseline="", rate=config["learning_rate"]):
+            report.warnings.append(text)
+        return report
     if not budget:
         raise InputError("a run was not evaluated after a step: nothing can be compared yet")
-    config_of = {name: runs[0].config for name, runs in methods.items()}
     # On one device the Teacher's cost is in the seconds of the steps.
     devices = {
         name: scores.TEACHER_DEVICES
@@ -82,7 +87,6 @@ def compare(methods: dict[str, list[Run]]) -> Report:
     baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
     summary = scores.summarize(rows, baseline, budget, devices)
     rates = {("", name): config["learning_rate"] for name, config in config_of.items()}
-    report = Report(warnings=scores.code_differences(rows))
     findings.add_to(report, summary, baseline, rates)
     return report
 

@@ -45,6 +45,17 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     assert {*re.findall('href="(.)', html)} == {"#"}
 
 
+def test_a_run_that_ends_below_its_first_accuracy_is_a_warning_on_page_and_terminal(
+    tmp_path, capsys
+):
+    run = make_run(tmp_path / "run", verdicts=[[1, 1, 0], [1, 0, 0]], model="m", train_data="d")
+    write_lines(run / "samples.jsonl", [SAMPLE])
+    _, words = page_of(str(run), out=tmp_path / "page.html")
+    warning = "WARNING: uniform ends at 33.3%, from 66.7% before training and 66.7% at best."
+    assert warning in words
+    assert warning in capsys.readouterr().out
+
+
 def test_runs_with_another_parent_of_a_sampler_are_another_method(tmp_path):
     runs = []
     for seed, (grpo, parent) in enumerate([(1, 3), (2, 3), (1, 4)]):
