@@ -87,7 +87,9 @@ def save(
         for path in run.glob("*.jsonl"):  # first: a resume needs the rows up to the checkpoint
             sync(path)
         _publish(temporary, final, manifest)
-        keep_only(run, steps(run)[-keep:])
+        # Later ones, which a resume found damaged and could not delete, take no valid one's place.
+        up_to_this = [each for each in steps(run) if each <= step]
+        keep_only(run, up_to_this[-keep:])
 
 
 @contextmanager

@@ -141,6 +141,13 @@ def test_a_checkpoint_that_cannot_be_deleted_yet_is_deleted_the_next_time(run):
     assert [path.name for path in run.glob("*/*")] == ["step_3"]
 
 
+def test_a_later_checkpoint_that_a_resume_could_not_delete_costs_no_valid_one(run):
+    """The newest checkpoint was damaged, and its directory is still there."""
+    checkpoint.directory(run, 3).rename(checkpoint.directory(run, 9))
+    checkpoint.save(run, 4, one_rank(), trained(), {}, keep=1)
+    assert checkpoint.steps(run) == [4]
+
+
 def test_the_rows_of_a_checkpoint_are_on_disk_before_it_is_valid(run):
     """Otherwise a power cut may leave a checkpoint, and logs that lack its last steps."""
     log = run / "metrics.jsonl"
