@@ -21,7 +21,6 @@ from plumbing.run.checkpoint import TrainedModels
 from plumbing.run.facts import CANDIDATES, comparable, differences, model_files
 
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
-PLUGINS = ("sampler_crc32", "reward_crc32")  # facts of reports; a resume compares `code`
 
 
 class RunDir:
@@ -97,7 +96,8 @@ class RunDir:
                 f"--out {self.path} is in use by another job, or has no locks ({error})"
             ) from error
         facts = self.facts  # checksums of models now, as their files may be edited while they load
-        return self._step_to_resume(facts) if files else 0
+        # `files` were listed before the lock: another job may have begun and ended since.
+        return self._step_to_resume(facts) if self.settings.exists() else 0
 
     def _step_to_resume(self, facts: dict) -> int:
         """Return the step of the newest checkpoint. facts: of this run, not of the one in --out."""
@@ -105,7 +105,7 @@ class RunDir:
             old = json.loads(self.settings.read_text())
         except ValueError as error:
             raise InputError(f"{self.settings} is damaged ({error})") from error
-        if changes := differences(old, facts, ignored=PLUGINS):
+        if changes := differences(old, facts):
             raise InputError(
                 f"--out {self.path} belongs to another configuration: {'; '.join(changes)}; "
                 "undo that, or choose another --out"

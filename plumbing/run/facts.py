@@ -13,8 +13,10 @@ CANDIDATES = {"candidates_return": "in the next pass"}
 FREE = {
     "out",
     "allow_code_change",
-    "code",  # compared by code.changes
+    "code",  # compared by code.changes, which has the plug-ins, too
     "code_changes",
+    "sampler_crc32",
+    "reward_crc32",
     "model",
     "teacher_model",
     "train_data",
@@ -58,12 +60,12 @@ def comparable(facts: dict) -> dict:
     return compared | {name: Path(facts.get(name, "")).name for name in ("sampler", "reward")}
 
 
-def differences(old: dict, new: dict, ignored: tuple[str, ...] = ()) -> list[str]:
-    """Return what two runs' comparable facts, but those ignored, differ in, as texts."""
+def differences(old: dict, new: dict) -> list[str]:
+    """Return what two runs' comparable facts differ in, as texts."""
     old = comparable(old)
     new = comparable(new)
     return [
         f"{name} was {old.get(name)!r:.60}, is {new.get(name)!r:.60}"
         for name in sorted(old.keys() | new.keys())
-        if name not in ignored and old.get(name) != new.get(name)
+        if old.get(name) != new.get(name)
     ]

@@ -223,6 +223,17 @@ def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
     other.lock.release()
 
 
+def test_a_run_whose_files_appear_before_the_lock_is_resumed(whole, tmp_path, run_dir):
+    """Another job's, which had not begun when this one looked, and has ended since."""
+    run = run_dir(tmp_path / "run", "--steps", 2)
+
+    def acquire(timeout):
+        shutil.copytree(whole, run.path, dirs_exist_ok=True)
+
+    run.lock = SimpleNamespace(acquire=acquire)
+    assert run.open() == 2
+
+
 def test_a_file_system_without_locks_is_rejected(tmp_path, run_dir):
     """A soft lock would stay after a kill and keep every other machine out."""
     error = OSError(errno.ENOLCK, "No locks available")
