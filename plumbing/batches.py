@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
 
-import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -51,8 +50,7 @@ def collate(rows: list[Row], device, packed: bool = False) -> Batch:
     else:
         attention = {"shared": SharedPrompts.of(prompts_P, ids_B, prompt_B, device)}
     tensor = partial(torch.tensor, device=device)
-    row_of_token = [row for row, ids in enumerate(ids_B) for _ in ids]
-    row_N = tensor(row_of_token, dtype=torch.long)
+    row_N = tensor([row for row, ids in enumerate(ids_B) for _ in ids])
     advantage_B = tensor([completion.advantage for completion in completions])
     weight_B = tensor([completion.weight for completion in completions])
     return Batch(
@@ -134,20 +132,18 @@ def micro_batches(
 def balance(rows: list[Row], n: int) -> list[list[Row]]:
     """Cut rows into n parts of about equal numbers of tokens, in order, so that few prompts are on
     two ranks. A prompt's tokens count once."""
-    prompts = [tuple(prompt) for prompt, _ in rows]
-    copies = Counter(prompts)
-    tokens = []
+    copies = Counter(tuple(prompt) for prompt, _ in rows)
+    tokens_B = []
     for prompt, completion in rows:
         prompt_share = len(prompt) / copies[tuple(prompt)]
-        tokens.append(len(completion.ids) + prompt_share)
-    begin_B = np.cumsum([0, *tokens[:-1]])
-    middle_B = begin_B + np.array(tokens) / 2
-    position_B = middle_B / sum(tokens)  # from 0 to 1
-    part_B = n * position_B // 1
-    parts = []
-    for part in range(n):
-        chosen = np.flatnonzero(part_B == part)
-        parts.append([rows[i] for i in chosen])
+        tokens_B.append(len(completion.ids) + prompt_share)
+    total = sum(tokens_B)
+    parts = [[] for _ in range(n)]
+    begin = 0.0  # of a row, in tokens
+    for row, tokens in zip(rows, tokens_B, strict=True):
+        middle = begin + tokens / 2
+        parts[int(n * middle / total)].append(row)
+        begin += tokens
     return parts
 
 
@@ -179,27 +175,19 @@ def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
 def cut_longest_first(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
     """Cut rows, longest first, into parts of at most `max_tokens` tokens, padding to the longest of
     a part included, or of one row. Returns the rows' numbers."""
-    rows_B = range(len(tokens_B))
-    longest_first = sorted(rows_B, key=tokens_B.__getitem__, reverse=True)
+    left = sorted(range(len(tokens_B)), key=tokens_B.__getitem__, reverse=True)
     parts = []
-    while longest_first:
-        longest = longest_first[0]
-        rows = max(1, max_tokens // tokens_B[longest])
-        parts.append(longest_first[:rows])
-        longest_first = longest_first[rows:]
+    while left:
+        n = max(1, max_tokens // tokens_B[left[0]])
+        parts.append(left[:n])
+        left = left[n:]
     return parts
 
 
 def pad(rows: list, pad_id: int, device, side="right") -> tuple[torch.Tensor, torch.Tensor]:
     """Pad token ids on a side; return ids (B, T) and the attention mask of 0 and 1."""
     ids_B = [torch.tensor(row) for row in rows]
-    ids_B_T = pad_sequence(
-        ids_B,
-        batch_first=True,
-        padding_value=-1,
-        padding_side=side,
-    )
-    ids_B_T = ids_B_T.to(device)
+    padded = pad_sequence(ids_B, batch_first=True, padding_value=-1, padding_side=side)
+    ids_B_T = padded.to(device)
     is_token_B_T = ids_B_T >= 0
-    ids_B_T = ids_B_T.where(is_token_B_T, pad_id)
-    return ids_B_T, is_token_B_T.long()
+    return ids_B_T.where(is_token_B_T, pad_id), is_token_B_T.long()
