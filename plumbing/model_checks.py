@@ -86,15 +86,14 @@ def check_generation_settings(name: str) -> None:
 
 def check_tokenizer(tokenizer, config: PreTrainedConfig) -> None:
     """Raise ValueError unless the tokenizer has a pad token, and fits the model."""
-    if tokenizer.pad_token_id is None:
+    pad = tokenizer.pad_token_id
+    if pad is None:
         raise ValueError("its tokenizer has no pad token: set tokenizer.pad_token, and save it")
-    pads = {"the tokenizer": tokenizer.pad_token_id, "config.json": config.pad_token_id or 0}
-    for place, pad in pads.items():
-        if pad >= config.vocab_size:
-            raise ValueError(
-                f"the pad token of {place}, {pad}, is beyond its {config.vocab_size} embeddings: "
-                "choose a token that it has"
-            )
+    if pad >= config.vocab_size:
+        raise ValueError(
+            f"the pad token of its tokenizer, {pad}, is beyond its {config.vocab_size} embeddings: "
+            "choose a token that it has"
+        )
     ends = config.eos_token_id or 0
     end = min(ends) if isinstance(ends, list) else ends
     if not end < len(tokenizer) <= config.vocab_size:

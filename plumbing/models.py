@@ -8,11 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import (
-    AutoConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import cached_file
 
 # The files of a model directory, other than weights, that its tokens, prompts and end of text
@@ -35,8 +31,9 @@ def load(kind, name: str, dtype: torch.dtype, attention: str, device) -> PreTrai
     torch.backends.cuda.enable_cudnn_sdp(False)
     config = AutoConfig.from_pretrained(name)
     remove_dropout(config)
-    options = {"config": config, "attn_implementation": attention, "use_safetensors": True}
-    model = kind.from_pretrained(name, dtype=dtype, **options).to(device)
+    model = kind.from_pretrained(
+        name, config=config, dtype=dtype, attn_implementation=attention, use_safetensors=True
+    ).to(device)
     if head := model.get_output_embeddings():  # a checkpoint that says "tied" may have its own head
         model.config.tie_word_embeddings = head.weight is model.get_input_embeddings().weight
     return model
@@ -83,9 +80,7 @@ def recompute_activations(lm: PreTrainedModel) -> None:
 
     It has an effect in train mode only. The parts of a layer stay in eval mode, where a router adds
     no noise and nothing is dropped, whatever the settings are called."""
-    # Older transformers have the second name only, newer ones warn at it.
-    enable = getattr(lm, "activation_checkpointing_enable", None)
-    (enable or lm.gradient_checkpointing_enable)({"use_reentrant": False})
+    lm.activation_checkpointing_enable({"use_reentrant": False})
     for module in lm.modules():
         module.training = getattr(module, "gradient_checkpointing", False)
 

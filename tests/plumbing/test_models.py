@@ -134,7 +134,6 @@ SILENT = {
     "no pad token": (settings(TOKENS, pad_token=None), "has no pad token", "has no pad token"),
     "a new pad token": (settings(TOKENS, pad_token="<n>"), "99 embeddings", "99 embeddings"),
     "a pad token beyond": (pad_id, "300, is beyond its 99 embed", "300, is beyond its 99 embed"),
-    "config's pad token": (settings(CONFIG, pad_token_id=99), "99, is beyond", "99, is beyond"),
     "FP8": (settings(CONFIG, **FP8), "quantization_config fp8", "quantization_config fp8"),
     "one of parts in FP8": (settings(CONFIG, part=FP8), "it is quantised", "it is quantised"),
     "several samples": (settings(GENERATION, num_return_sequences=4), "Greedy methods", None),
