@@ -63,13 +63,13 @@ class SlotCache(Cache):
         }
 
 
-def resized(old: torch.Tensor, rows_B: torch.Tensor, used: int, S: int) -> torch.Tensor:
+def resized(old: torch.Tensor, row_B: torch.Tensor, used: int, S: int) -> torch.Tensor:
     """Copy the first `used` slots of these rows into a tensor with S slots."""
     _, H_kv, _, D = old.shape
-    new = old.new_empty(len(rows_B), H_kv, S, D)
+    new = old.new_empty(len(row_B), H_kv, S, D)
     source = old[:, :, :used]
     target = new[:, :, :used]
-    torch.index_select(source, 0, rows_B, out=target)
+    torch.index_select(source, 0, row_B, out=target)
     new[:, :, used:] = 0  # uninitialised memory times a masked slot's 0 may be NaN
     return new
 

@@ -113,7 +113,7 @@ class Layout:
         return _gather(mine, self.group)
 
     def share(self, rows: list) -> tuple[int, list]:
-        """Return this student rank's contiguous part of `rows`, and the position it begins at."""
+        """Return where this student rank's contiguous part of `rows` begins, and the part."""
         n = len(rows)
         first = n * self.rank // self.n_students
         end = n * (self.rank + 1) // self.n_students
