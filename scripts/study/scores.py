@@ -79,22 +79,26 @@ def concatenate(parts: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def code_differences(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence that names the runs of each version of the code, none for one version."""
+    """Return a sentence for each task whose runs are of different versions of the code. It names
+    the runs of each version."""
     runs = rows.dropna(subset="code_crc32").drop_duplicates(RUN)
-    versions = []
-    for _, of_version in runs.groupby("code_crc32", sort=False):
-        names = []
-        for arm, seeds in of_version.groupby("arm", sort=False).seed:
-            is_whole = len(seeds) == sum(runs.arm == arm)
-            numbers = ", ".join(map(str, sorted(seeds.unique())))
-            names.append(arm if is_whole else f"{arm} (seeds {numbers})")
-        versions.append(", ".join(names))
-    if len(versions) < 2:
-        return []
-    return [
-        f"Runs of different code are compared: {' | '.join(versions)}. `code` in each config.json "
-        "has the checksums of the files."
-    ]
+    sentences = []
+    for task, of_task in runs.groupby("task", sort=False):
+        versions = []
+        for _, of_version in of_task.groupby("code_crc32", sort=False):
+            names = []
+            for arm, seeds in of_version.groupby("arm", sort=False).seed:
+                is_whole = len(seeds) == sum(of_task.arm == arm)
+                numbers = ", ".join(map(str, sorted(seeds)))
+                names.append(arm if is_whole else f"{arm} (seeds {numbers})")
+            versions.append(", ".join(names))
+        if len(versions) > 1:
+            where = f" in {task}" if task else ""
+            sentences.append(
+                f"Runs of different code are compared{where}: {' | '.join(versions)}. `code` in "
+                "each config.json has the checksums of the files."
+            )
+    return sentences
 
 
 def read_curves(runs: pd.DataFrame, at_A, column="accuracy", cost="completions") -> pd.DataFrame:

@@ -188,6 +188,8 @@ def test_arms_whose_code_differs_are_named():
         "each config.json has the checksums of the files."
     ]
     assert scores.code_differences(scores.concatenate(runs[:2])) == []
+    other_task = run_rows("uniform", 0, [0, 1]).assign(task="another", code_crc32="2")
+    assert scores.code_differences(scores.concatenate([*runs[:2], other_task])) == []
 
 
 def test_scores_without_a_column_are_rejected(tmp_path):
