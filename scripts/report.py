@@ -77,12 +77,9 @@ def compare(methods: dict[str, list[Run]]) -> Report:
         return report
     if not budget:
         raise InputError("a run was not evaluated after a step: nothing can be compared yet")
-    # On one device the Teacher's cost is in the seconds of the steps.
+    # A Teacher without ranks costs no devices: it takes seconds of the students' steps.
     devices = {
-        name: scores.TEACHER_DEVICES
-        if config["teacher_model"] and config["world_size"] > 1
-        else 1.0
-        for name, config in config_of.items()
+        name: config["world_size"] / config["student_ranks"] for name, config in config_of.items()
     }
     baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
     summary = scores.summarize(rows, baseline, budget, devices)

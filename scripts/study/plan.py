@@ -11,9 +11,9 @@ from pathlib import Path
 import train
 from plumbing.config import DEMO, PRESETS, Config
 from plumbing.errors import InputError
-from scripts.study import scores
 from scripts.study.runner import Job, parse
 
+TEACHER_DEVICES = 4 / 3  # of a run whose Teacher has 2 of 8, relative to one without
 # A plan in miniature: flags that replace those of its runs, steps of an arm with a Teacher, launch.
 MINIATURE = f"--preset demo {PRESETS['demo']} --teacher_model {DEMO}/model --prompts_per_step 6"
 MINIATURE += " --group_size 4 --eval_every 2 --checkpoint_every 2 --keep 1"
@@ -104,7 +104,7 @@ class Plan:
         devices = {}
         for name, arm in self.arms.items():
             has_teacher = self.config(first_task, name).teacher_model
-            by_default = scores.TEACHER_DEVICES if is_charged and has_teacher else 1.0
+            by_default = TEACHER_DEVICES if is_charged and has_teacher else 1.0
             devices[name] = arm.devices or by_default
         return devices
 

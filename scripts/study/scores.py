@@ -46,7 +46,6 @@ UNKNOWN = ("model_crc32", "own_code_crc32")  # may be blank, which is no differe
 MOVES = 2  # standard errors: by less an accuracy has not moved
 SPENT = 0.95  # of the budget: a run that spent less is not compared
 DRAWS = 2000  # of a bootstrap
-TEACHER_DEVICES = 4 / 3  # of a run whose Teacher has 2 of 8, relative to one without
 ROUNDING = 1e-6  # relative, of amounts
 
 

@@ -3,6 +3,8 @@
 import re
 from html import unescape
 
+import pytest
+
 from plumbing.files import write_lines
 from scripts import report
 from scripts.study import categories
@@ -79,6 +81,19 @@ def test_several_methods_are_compared_first_in_the_page_and_on_the_terminal(tmp_
     assert "Runs of different code are compared: uniform | goldilocks" in out
     order = "compute-matched.*" + re.escape(sentence) + ".*latest 20 steps.*Newest samples"
     assert re.search(order, words)
+
+
+@pytest.mark.parametrize(("world", "students", "text"), [(2, 2, "+0.0"), (8, 7, "-7.8 at 21,")])
+def test_a_teacher_is_charged_with_the_ranks_that_it_had(world, students, text, tmp_path):
+    """Both rise to 75% over 24 completions, read at 5/6. Of 2 ranks none was the Teacher's; of 8
+    one was, so Goldilocks is read at 7/8 of 62.5%."""
+    verdicts = [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 1], [0, 1, 1, 1]]
+    ranks = {"verdicts": verdicts, "world_size": world}
+    uniform = make_run(tmp_path / "uniform", student_ranks=world, **ranks)
+    goldilocks = make_run(tmp_path / "mine", **GOLDILOCKS | ranks | {"student_ranks": students})
+    [(_, header, rows)] = report.compare(load_methods([uniform, goldilocks])).tables
+    assert ("compute-matched" in header) == (world == 8)
+    assert any(cell.startswith(text) for cell in rows[1])
 
 
 def test_by_category_groups_and_accuracies_by_hand(tmp_path):
