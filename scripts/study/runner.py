@@ -73,9 +73,13 @@ class Job:
         return len(spent), sum(spent)
 
     def finished(self) -> bool:
-        """Whether the run has ended and spent its budget."""
+        """Whether the run has ended, with an evaluation, and spent its budget."""
         processes = self.usage()
         if not processes or processes[-1]["status"] != 0:
+            return False
+        # The last process has no status if it was killed together with the study.
+        rows = read_lines(self.run / "metrics.jsonl", torn=True)
+        if not rows or "val_accuracy" not in rows[-1]:
             return False
         _, spent = self.done()
         return spent >= self.budget - 0.5

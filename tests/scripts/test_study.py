@@ -149,6 +149,20 @@ def test_a_run_is_extended_until_its_budget_is_spent(train, tmp_path):
     assert [process["status"] for process in dapo.usage()] == [0, 0]
 
 
+def test_a_run_whose_extension_was_killed_before_its_last_evaluation_is_not_finished(tmp_path):
+    """Its first step spent 24 of 48 completions; the process of the second left no status."""
+    killed = job(tmp_path, "--sampler uniform --steps 1")
+    killed.run.mkdir(parents=True)
+    write_lines(killed.run.with_suffix(".usage.jsonl"), [{"flags": killed.flags, "status": 0}])
+    rows = [{"step": step, "completions": 24} for step in range(3)]
+    for evaluated in (False, True):
+        if evaluated:
+            rows[-1]["val_accuracy"] = 0.5
+        write_lines(killed.run / "metrics.jsonl", rows)
+        assert killed.finished() == evaluated
+    assert killed.steps() == 2
+
+
 def test_a_finished_run_is_not_run_again_and_may_lose_its_weights(train, tmp_path):
     """It is known that the plan's flags have changed since."""
     finished = job(tmp_path)
