@@ -1,8 +1,9 @@
 """Probe before a study: how many groups of the untrained model are dead, how long will a run take?
 
 A probe is a short run of uniform sampling with a learning rate of 0, so all its groups are of the
-untrained model. It is kept in OUT/probe, and repeated only with other flags, data or weights. Its
-report also shows the speed-ups that our studies measured at the nearest shares of dead groups.
+untrained model. It is kept in OUT/probe, and repeated only with other flags, data, weights or
+reward. Its report also shows the speed-ups that our studies measured at the nearest shares of dead
+groups.
 """
 
 import math
@@ -16,6 +17,7 @@ from scipy.special import logit
 from plumbing.config import ROOT, Config
 from plumbing.errors import Fault
 from plumbing.files import file_crc32
+from plumbing.plugins import path_of
 from plumbing.run.facts import model_files
 from scripts.study.categories import natural_sort_key, read_categories
 from scripts.study.page import Table
@@ -213,8 +215,11 @@ def is_current(job: Job) -> bool:
         return False
     config = read_config(job.run)
     contents = {"model_files": model_files(config["model"])}
-    for name in ("train_data", "val_data"):
-        contents[f"{name}_crc32"] = file_crc32(Path(config[name]))
+    files = {name: config[name] for name in ("train_data", "val_data")}
+    files["reward"] = path_of(config["reward"])
+    for name, file in files.items():
+        if file:
+            contents[f"{name}_crc32"] = file_crc32(Path(file))
     return contents.items() <= config.items()
 
 

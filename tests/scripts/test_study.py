@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
-from plumbing.files import write_lines
+from plumbing.files import file_crc32, write_lines
 from plumbing.run.facts import model_files
 from scripts.study import __main__ as study
 from scripts.study import probe, runner
@@ -45,7 +45,7 @@ steps = int(flags["--steps"])
 eval_every = int(flags.get("--eval_every", 10))
 rounds = 1 + int(flags.get("--resample_rounds", 0))
 facts = dict(world_size=1, student_ranks=1, seed=0, group_size=4, steps=steps)
-facts |= dict(model="MODEL", model_files=FILES, train_data="DATA", val_data="DATA")
+facts |= dict(reward="", model="MODEL", model_files=FILES, train_data="DATA", val_data="DATA")
 for name in ("train_data", "val_data"):
     facts[f"{name}_crc32"] = zlib.crc32(Path("DATA").read_bytes())
 (out / "config.json").write_text(json.dumps(facts))
@@ -227,12 +227,19 @@ def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
     assert {*capsys.readouterr().out.splitlines()} < {*out.splitlines()}
 
 
-def test_a_probe_is_repeated_where_its_flags_or_the_models_weights_have_changed(train, tmp_path):
+def test_a_probe_is_repeated_where_its_flags_reward_or_the_models_weights_have_changed(train, tmp_path):
     made = plan(tmp_path)
     job = probe.jobs_of(made, "", 4)[-1]
     probe.probe(made, "", 4, Runner())
     assert probe.is_current(job)
     assert not probe.is_current(probe.jobs_of(made, "", 6)[-1])
+    reward = tmp_path / "reward.py"
+    reward.write_text("strict = True")
+    change(job.run / "config.json", reward=str(reward), reward_crc32=file_crc32(reward))
+    assert probe.is_current(job)
+    reward.write_text("strict = False")
+    assert not probe.is_current(job)
+    reward.write_text("strict = True")
     change(job.run / "config.json", model_files={"model.safetensors": 1})
     assert not probe.is_current(job)
 
