@@ -70,9 +70,9 @@ def compare(methods: dict[str, list[Run]]) -> Report:
     config_of = {name: runs[0].config for name, runs in methods.items()}
     report = Report(warnings=scores.code_differences(rows))
     if len(methods) == 1:
-        [(name, config)] = config_of.items()
+        [name] = methods
         row = {"task": "", "arm": name} | scores.describe(rows, rows, [budget])
-        if text := findings.warn(row, baseline="", rate=config["learning_rate"]):
+        if text := findings.warn(row, baseline=""):
             report.warnings.append(text)
         return report
     if not budget:
@@ -83,8 +83,7 @@ def compare(methods: dict[str, list[Run]]) -> Report:
     }
     baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
     summary = scores.summarize(rows, baseline, budget, devices)
-    rates = {("", name): config["learning_rate"] for name, config in config_of.items()}
-    findings.add_to(report, summary, baseline, rates)
+    findings.add_to(report, summary, baseline)
     return report
 
 

@@ -42,11 +42,11 @@ def category_tables(jobs: list[Job], plan: Plan) -> list[Table]:
     Data that cannot be read any more are reported on stderr."""
     tables = []
     for task in plan.tasks:
-        arms = {}
-        for job in jobs:
-            if job.task == task:
-                arms.setdefault(job.arm, []).append(Run.load(job.run))
         if column := plan.column(task):
+            arms = {}
+            for job in jobs:
+                if job.task == task:
+                    arms.setdefault(job.arm, []).append(Run.load(job.run))
             try:
                 tables += categories.tables(arms, column, task)
             except InputError as error:
@@ -74,7 +74,7 @@ def compare(rows: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, Report]:
             raise
         report.sentences.append(f"Arms are not compared: {error}.")
         return pd.DataFrame(columns=SPEED_UP), report
-    findings.add_to(report, summary, plan.baseline, plan.learning_rates(), plan.test)
+    findings.add_to(report, summary, plan.baseline, plan.test)
     return summary, report
 
 
