@@ -21,24 +21,28 @@ OWN = ("--", "samplers/", "rewards/")  # how names begin of files that not every
 
 
 def checksums(plugins: dict[str, Path | None]) -> dict[str, int]:
-    """Return the CRC-32 of each file of the run's code, by name: its path in this project or, of a
-    plug-in elsewhere, the flag and the path from the plug-in's folder, as plug-ins may move.
-    plugins: flag -> file, None without a plug-in."""
-    code = {name_of(file): file_crc32(file) for file in imported_files(MAIN, [ROOT])}
+    """Return the CRC-32 of each file of the run's code by `name_of`. plugins: flag -> file, None
+    without a plug-in."""
+    shared = imported_files(MAIN, [ROOT])
+    code = {name_of(file): file_crc32(file) for file in shared}
     for flag, plugin in plugins.items():
         if plugin:
             plugin = plugin.resolve()
             folder = plugin.parent
-            for file in imported_files(plugin, [ROOT, folder]) | loaded_files(folder):
+            files = imported_files(plugin, [ROOT, folder]) | loaded_files(folder)
+            for file in files - shared:
                 code[name_of(file, flag, folder)] = file_crc32(file)
     return dict(sorted(code.items()))
 
 
 def name_of(file: Path, flag: str = "", folder: Path = ROOT) -> str:
-    """Return the name of a file of a run's code."""
-    if file.is_relative_to(ROOT):
-        return file.relative_to(ROOT).as_posix()
-    return f"{flag} {os.path.relpath(file, folder)}"
+    """Return the name of a file of a run's code: its path in this project or, of a plug-in
+    elsewhere, the path from its folder, as plug-ins may move. The names of files that only a
+    plug-in loads begin with one of OWN, most with its flag."""
+    if not file.is_relative_to(ROOT):
+        return f"{flag} {os.path.relpath(file, folder)}"
+    name = file.relative_to(ROOT).as_posix()
+    return name if name.startswith(OWN) else f"{flag} {name}".strip()
 
 
 def imported_files(start: Path, folders: list[Path]) -> set[Path]:

@@ -59,6 +59,15 @@ def test_the_parents_of_a_sampler_are_code_and_other_samplers_are_not(project):
     assert names - SHARED == {"samplers/child.py", "samplers/parent.py"}
 
 
+def test_a_sampler_beside_train_py_and_its_helper_are_not_the_code_of_all_runs(project):
+    write(project, {"mine.py": "import core\nimport unused"})
+    mine = code.checksums({"--sampler": project / "mine.py"})
+    assert mine.keys() - SHARED == {"--sampler mine.py", "--sampler unused.py"}
+    uniform = code.checksums({"--sampler": None})
+    crc_of_all = [code.checksum({"code": each}, shared=True) for each in (mine, uniform)]
+    assert crc_of_all[0] == crc_of_all[1]
+
+
 def test_helpers_of_a_plug_in_are_code_by_names_that_do_not_move(project, tmp_path, monkeypatch):
     """Whether it imports them or only their names at run time."""
     folder = tmp_path / "mine"
