@@ -52,7 +52,8 @@ def view(run: Run) -> dict:
 def compare(methods: dict[str, list[Run]]) -> Report:
     """Compare methods of training at the completions that all their runs spent, with uniform
     sampling or, without it, the first. The report of one method has warnings alone. Raises
-    InputError if a run was not evaluated after a step, or the validation sets differ."""
+    InputError if a run was not evaluated after a step, if the validation sets differ, or the
+    weights that runs of one seed began from."""
     parts = [
         run.scores(
             cores=1.0 if run.config["world_size"] == 1 else np.nan,

@@ -124,15 +124,11 @@ class Run:
         return known.reset_index(names="step").assign(**columns, **key)
 
 
-def method_name(sampler: str) -> str:
-    """Return what a report calls a sampler: the class of FILE.py:CLASS, or the name of one."""
-    return sampler.rpartition(":")[2]
-
-
 def load_methods(folders) -> dict[str, list[Run]]:
     """Group runs that differ only in their seed, or in what a resumed run may differ in, into
-    methods, sorted by seed. A method's name is its sampler, and what its runs differ in from the
-    first of this sampler. Raises InputError if two runs of a method have the same seed."""
+    methods, sorted by seed. A method's name is its sampler, of FILE.py:CLASS the class, and what
+    its runs differ in from the first of this sampler. Raises InputError if two runs of a method
+    have the same seed."""
     first = {}
     methods = {}
     for run in sorted(map(Run.load, folders), key=lambda run: run.config["seed"]):
@@ -142,7 +138,8 @@ def load_methods(folders) -> dict[str, list[Run]]:
         for file in code.changes(reference, config):
             if file.startswith(code.OWN):  # changes of other files are reported in a sentence
                 changes.append(f"{file} changed")
-        name = ", ".join([method_name(config["sampler"]), *changes])
+        _, _, sampler = config["sampler"].rpartition(":")
+        name = ", ".join([sampler, *changes])
         members = methods.setdefault(name, [])
         if members and members[-1].config["seed"] == run.config["seed"]:
             raise InputError(f"two runs of {name!r} have the same seed")

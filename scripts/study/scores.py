@@ -39,8 +39,7 @@ SAME = {
     "train_data_crc32": ["task"],
     "val_data_crc32": ["task"],
     "reward_crc32": ["task"],
-    "sampler_crc32": ["task", "arm"],
-    "own_code_crc32": ["task", "arm"],  # files that only some runs load, such as a sampler's parent
+    "own_code_crc32": ["task", "arm"],  # files that only some runs load: a sampler's, its parent's
 }
 UNKNOWN = ("model_crc32", "own_code_crc32")  # may be blank, which is no difference
 MOVES = 2  # standard errors: by less an accuracy has not moved
