@@ -72,9 +72,9 @@ def natural_sort_key(text: str) -> list[tuple]:
     return [(float(part), "") if i % 2 else (math.inf, part) for i, part in enumerate(parts)]
 
 
-def percent(value: float, digits: int = 0) -> str:
-    """Format a percentage, – if it is not known."""
-    return "–" if pd.isna(value) else f"{value:.{digits}f}%"
+def percent(share: float) -> str:
+    """Format a share, – if it is not known."""
+    return "–" if pd.isna(share) else f"{share:.0%}"
 
 
 def tables(arms: dict[str, list[Run]], column: str, task: str = "") -> list[Table]:
@@ -85,9 +85,9 @@ def tables(arms: dict[str, list[Run]], column: str, task: str = "") -> list[Tabl
         lines = []
         for name in sorted(found.index, key=natural_sort_key):
             row = found.loc[name]
-            shares = [percent(100 * row[key]) for key in ("chosen", "live", "low")]
+            shares = [percent(row[key]) for key in ("chosen", "live", "low")]
             known = pd.notna(row.before)
-            accuracy = f"{row.before:.1f} → {percent(row.after, 1)}" if known else "–"
+            accuracy = f"{row.before:.1f} → {row.after:.1f}%" if known else "–"
             lines.append([name, *shares, accuracy])
         title = f"{task}: {arm}, by {column}" if task else f"{arm}, by {column}"
         made.append(Table(title, [column, *HEADER], lines))

@@ -214,12 +214,13 @@ def is_current(job: Job) -> bool:
     if not job.finished() or job.other_flags():
         return False
     config = read_config(job.run)
-    contents = {"model_files": model_files(config["model"])}
-    files = {name: config[name] for name in ("train_data", "val_data")}
-    files["reward"] = path_of(config["reward"])
-    for name, file in files.items():
-        if file:
-            contents[f"{name}_crc32"] = file_crc32(Path(file))
+    files = {
+        "train_data": config["train_data"],
+        "val_data": config["val_data"],
+        "reward": path_of(config["reward"]),
+    }
+    contents = {f"{name}_crc32": file_crc32(Path(file)) for name, file in files.items() if file}
+    contents["model_files"] = model_files(config["model"])
     return contents.items() <= config.items()
 
 
