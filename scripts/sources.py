@@ -3,6 +3,7 @@
 docs/data.md says where the format of each data set was looked up.
 """
 
+import json
 from dataclasses import dataclass
 
 from plumbing.data.rows import text_of
@@ -27,7 +28,8 @@ class Source:
 
     def parse(self, row: dict) -> tuple[dict, str]:
         """Return the fields to write for a row, and the reason to drop it, "" to keep it. Raises
-        ValueError if its problem or answer is no text or number, or two fields would be either."""
+        ValueError if its problem or answer is no text or number, if two fields would be either, or
+        if UTF-8 cannot hold a field."""
         for name, written in ((self.problem, "problem"), (self.gold, "expected_answer")):
             if name != written and row.get(written) is not None:
                 raise ValueError(
@@ -38,7 +40,7 @@ class Source:
         if self.boxed:
             answer = extract_boxed(answer) or ""
         elif "####" in answer:
-            answer = answer.rpartition("####")[2].strip().replace(",", "")
+            answer = answer.rpartition("####")[2].strip()
         reason = "" if answer else "no_answer"
         if not problem.strip():
             reason = "no_problem"
@@ -46,6 +48,7 @@ class Source:
         taken = self.problem, self.gold, *record
         for name, value in row.items():
             if self.keep in ("*", name) and name not in taken:
+                json.dumps(value, ensure_ascii=False, default=str).encode()  # as it is written
                 record[name] = value
         return record, reason
 

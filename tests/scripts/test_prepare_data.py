@@ -82,8 +82,8 @@ ROWS = {  # source, rows in, rows out, dropped
     ),
     "what follows the mark": (
         "gsm8k",
-        table(QUESTION, ("x", "1+0=<<1+0=1>>1\n#### 1"), ("y", "#### 1,000")),
-        table(OWN, ("x", "1"), ("y", "1000")),
+        table(QUESTION, ("x", "1+0=<<1+0=1>>1\n#### 1"), ("y", "#### 1,000"), ("z", "#### (1,2)")),
+        table(OWN, ("x", "1"), ("y", "1,000"), ("z", "(1,2)")),
         {},
     ),
 }
@@ -194,6 +194,7 @@ def test_where_most_answers_are_letters_another_reward_is_suggested_that_keeps_t
 
 REJECTED = {  # flags -> message
     "own bool.jsonl": "bool.jsonl, line 2: True, a bool, no text",
+    "own half.jsonl": "half.jsonl, line 2: 'utf-8' codec can't encode",
     "own one.jsonl --val_size 1": "too few usable problems",
     "own": "--source own needs FILE",
     "own one.jsonl --gold problem": "--problem problem --gold problem: one field for both",
@@ -210,6 +211,7 @@ def test_bad_input_is_rejected_and_nothing_is_written(flags, tmp_path, monkeypat
     write(Path("one.jsonl"), table(OWN, ("a", "1")) * 3)
     write(Path("bool.jsonl"), table(OWN, ("a", "1"), ("b", True)))
     write(Path("two.jsonl"), table(OWN + " answer", ("a", "1", "2")))
+    write(Path("half.jsonl"), table(OWN + " note", ("a", "1", ""), ("b", "2", "\ud800")))
     Path("cut.json").write_text('[{"problem": ')
     before = {*Path().rglob("*")}
     with rejected(REJECTED[flags]):
