@@ -1,8 +1,9 @@
-r"""Grade one completion, and show both answers as grading/equality.py compares them.
+r"""Grade one completion, and show the answers as grading/equality.py compares them.
 
     python -m scripts.grade '\boxed{48+24}' 72
 
-prints the status and reward of verify.py, here `wrong, reward 0`, and the two texts.
+prints the status and reward of verify.py, here `wrong, reward 0`, and the two texts. Where
+several boxes may be one answer, both readings are printed: the last box, and all of them.
 """
 
 from grading.spelling import canonicalize
@@ -21,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
             [verdict] = verifier.grade([args.completion], [args.gold])
     print_line(f"{verdict.status}, reward {verdict.reward:g}")
     print_line(f"reference answer: {canonicalize(args.gold)}")
-    for answer in read_answers(args.completion)[:1]:
+    for answer in read_answers(args.completion):
         print_line(f"answer: {canonicalize(answer)}")
 
 

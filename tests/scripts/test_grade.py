@@ -1,4 +1,4 @@
-"""scripts/grade.py: the status of one completion, and both answers."""
+"""scripts/grade.py: the status of one completion, and the answers that were compared."""
 
 from scripts.grade import main
 
@@ -12,3 +12,9 @@ def test_the_status_and_both_answers_are_printed(capsys):
     ]
     main(["72", "72"])
     assert capsys.readouterr().out.splitlines() == ["no_box, reward 0", "reference answer: 72"]
+
+
+def test_boxes_side_by_side_are_compared_as_the_last_alone_and_as_one_answer(capsys):
+    main([r"$\boxed{1}$ $\boxed{2}$", "1,2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["correct, reward 1", "reference answer: 1,2", "answer: 2", "answer: 1,2"]
