@@ -109,9 +109,8 @@ class Generator:
         self.lm = lm.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.capture = GraphCapture() if lm.device.type == "cuda" else lambda step: step
-        self.checkpoint_settings = lm.generation_config
-        lm.generation_config = GenerationConfig()
         self.stop_ids = self._find_stop_ids()
+        lm.generation_config = GenerationConfig()  # the checkpoint's would fill in what is not set
 
     @classmethod
     def load(cls, name: str, device, tokenizer, dtype=torch.float32) -> "Generator":
@@ -123,7 +122,7 @@ class Generator:
         """Return the tokens that end a completion: the checkpoint's, the tokenizer's, and the one
         that ends an answer in the chat template. They end plain prompts, too: what follows is not
         of the answer."""
-        eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
+        eos = self.lm.generation_config.eos_token_id  # None, an int or a list
         eos = eos if isinstance(eos, list) else [eos]
         ids = {*eos, self.tokenizer.eos_token_id} - {None}
         ids |= {end_of_turn(self.tokenizer, [*ids])} - {None}
@@ -172,8 +171,8 @@ class Generator:
         for part in cut_longest_first(row_tokens, max_batch_tokens):
             prompts_B = [prompts[row] for row in part]
             keys = [[seed, first_row + row] for row in part]
-            uniform_B = [uniform_numbers(key, max_new_tokens) for key in keys]
-            tokens_B_T, logp_B_T = self._decode(prompts_B, uniform_B, settings)
+            uniform_B_T = np.stack([uniform_numbers(key, max_new_tokens) for key in keys])
+            tokens_B_T, logp_B_T = self._decode(prompts_B, uniform_B_T, settings)
             ids_B = tokens_B_T.tolist()
             logps_B = logp_B_T.tolist() if temperature > 0 else [[]] * len(part)
             for row, ids, logps in zip(part, ids_B, logps_B, strict=True):
@@ -187,24 +186,22 @@ class Generator:
         return Completion(ids[:end], logps[:end], finished=end is not None)
 
     def _settings(self, temperature: float, max_new_tokens: int) -> GenerationConfig:
-        """Name every setting: any other comes from the checkpoint (top-k 50, ...)."""
+        """Return the settings of `generate`. Any other has transformers' default, such as top-k 50
+        and a repetition penalty of 1."""
         sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
         return GenerationConfig(
             do_sample=temperature > 0,
             **sampling,
-            repetition_penalty=1.0,
             max_new_tokens=max_new_tokens,
             eos_token_id=self.stop_ids,
             pad_token_id=self.tokenizer.pad_token_id,
-            use_cache=True,
         )
 
     def _decode(
-        self, prompts_B: list[list[int]], uniform_B: list[np.ndarray], settings: GenerationConfig
+        self, prompts_B: list[list[int]], uniform_B_T: np.ndarray, settings: GenerationConfig
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Decode a micro-batch; return tokens and log-probs (B, T)."""
         device = self.lm.device
-        uniform_B_T = np.stack(uniform_B)
         prompts_P, prompt_B = distinct(prompts_B)
         ids_P_T, mask_P_T = pad(prompts_P, settings.pad_token_id, device, side="left")
         tokens_B_T, logp_B_T = self.lm.generate(

@@ -262,12 +262,12 @@ def _equal(gold: str, answer: str, is_step: bool = False) -> bool:
     if {*second.kind} == {"="}:
         return not first.name and _equal_chain(gold, second.parts)
     if first.kind == "value" and second.kind == "or":
-        units = {structure_of(part).unit for part in second.parts} - {""}
-        return len(units) < 2 and all(_equal(gold, part) for part in second.parts)
+        part_units = {structure_of(part).unit for part in second.parts} - {""}
+        return len(part_units) < 2 and all(_equal(gold, part) for part in second.parts)
     if first.kind == second.kind == "value":
-        [number], [value] = first.parts, second.parts
-        is_question = is_evaluated(number) and not is_evaluated(value)
-        return (is_step or not is_question) and _equal_values(number, value)
+        [gold_value], [value] = first.parts, second.parts
+        is_question = is_evaluated(gold_value) and not is_evaluated(value)
+        return (is_step or not is_question) and _equal_values(gold_value, value)
     return _equal_collections(first, second)
 
 

@@ -64,7 +64,7 @@ def is_asked(text: str) -> bool:
 def split(text: str, separators: str) -> tuple[list[str], str]:
     """Return the parts between separators outside brackets, and these: "a=b" -> a, b and "="."""
     parts = [""]
-    found = ""
+    signs = ""
     depth = 0
     for character in text:
         if character in "([{⦃":
@@ -72,11 +72,11 @@ def split(text: str, separators: str) -> tuple[list[str], str]:
         elif character in ")]}⦄":
             depth -= 1
         if depth == 0 and character in separators:
-            found += character
+            signs += character
             parts.append("")
         else:
             parts[-1] += character
-    return parts, found
+    return parts, signs
 
 
 def _interval(structure: Structure) -> str:

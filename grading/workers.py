@@ -113,8 +113,7 @@ class WorkerPool:
         """Return the reply to each job, or its worker's cause of death: timeout, memory or crash.
 
         A job whose worker died is tried once more after all others, alone and in a new worker. If
-        MAX_TIMEOUTS jobs time out twice, the others keep their first `timeout`. So n jobs take at
-        most n / size + MAX_TIMEOUTS attempts, each with the start of a worker."""
+        MAX_TIMEOUTS jobs time out twice, the others keep their first `timeout`."""
         if not self.idle:
             raise RuntimeError("the workers are not running: start them, or use `with`")
         with self._closing_on_error():

@@ -7,8 +7,6 @@ import torch
 from plumbing.errors import first_lines, print_line
 
 MAX_FAILURES = 3  # captures in a row that may run out of memory
-# What is known of the cost: decoding is bound by the launches of its kernels.
-SLOWER = "each token then takes the launches of all kernels, 20-30 ms for 28 layers"
 
 
 class GraphCapture:
@@ -76,5 +74,5 @@ class GraphCapture:
         extent = "from now on" if self.is_off else "in this block of tokens"
         print_line(
             f"note: a decoding step cannot be a CUDA graph ({reason}): generation is slower "
-            f"{extent}: {SLOWER}"
+            f"{extent}: each token then takes the launches of all kernels, 20-30 ms for 28 layers"
         )

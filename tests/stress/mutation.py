@@ -190,7 +190,7 @@ limits of time and memory dropped | verify.py | verify::the_workers_get_the_limi
 units ignored | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_0
     if len(units - {""}) > 1: => if False:
 a copied question earns 1 | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_0
-    is_evaluated(number) and not is_evaluated(value) => False
+    is_evaluated(gold_value) and not is_evaluated(value) => False
 points of 18 at most | grading/values.py | verify::right_answers_earn_1_and_wrong_ones_0
     points = [*screening, *large, *points] => points = [*screening, *points]
 an or that is free | grading/structure.py | verify::right_answers_earn_1_and_wrong_ones_0
