@@ -59,7 +59,7 @@ def run(name: str, seed: int, **settings) -> Iterator[tuple[np.ndarray, np.ndarr
     problems = Problems()
     config = Config(prompts_per_step=12, seed=seed, **settings)
     sampler = find_sampler(name)(Context(problems, config, fits=lambda index: True))
-    rng = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([seed, 2])  # 1 is the sampler's
     logit = np.full(len(FAMILIES), np.log(0.05 / 0.95))
     for step in range(STEPS):
         p = 1 / (1 + np.exp(-logit))
