@@ -242,7 +242,7 @@ def epsilon_greedy(utilities_P_K, epsilon: float, rng) -> Choice:
 
 class Pooled(Uniform):
     """Base of samplers that `score` a pool of K candidates for each prompt and `choose` one of them
-    (Alg. 1, lines 4-16). All candidates of a step are distinct. Each can be drawn again in the next
+    (Alg. 1, lines 4-16). Candidates of a round are distinct. Each can be drawn again in the next
     pass over the data, chosen or not: if rejected ones returned within the same pass, its end would
     have little else (docs/log.md, 2026-11-29). A subclass that overrides `observe` must call this
     one, for --candidates auto."""
@@ -289,7 +289,8 @@ class Pooled(Uniform):
             dealt_P_K = deal(-utilities_P_K, P)
             pool_P_K = pool_P_K.ravel()[dealt_P_K]
             utilities_P_K = utilities_P_K.ravel()[dealt_P_K]
-        return self.select(pool_P_K, utilities_P_K)
+        choice = self.choose(pool_P_K, utilities_P_K)
+        return self.select(pool_P_K, utilities_P_K, choice)
 
     def observe(self, groups):
         """With --candidates auto count the groups that explored, drawn uniformly, and of these the
@@ -325,10 +326,9 @@ class Pooled(Uniform):
         """Choose one candidate of each pool."""
         return epsilon_greedy(utilities_P_K, self.epsilon, self.rng)
 
-    def select(self, pool_P_K, utilities_P_K) -> list[Group]:
-        """Make a group of the candidate that `choose` takes from each pool."""
-        chosen_P, explored_P = self.choose(pool_P_K, utilities_P_K)
-        rows = zip(pool_P_K.tolist(), utilities_P_K.tolist(), chosen_P, explored_P, strict=True)
+    def select(self, pool_P_K, utilities_P_K, choice: Choice) -> list[Group]:
+        """Make a group of the candidate that is chosen from each pool."""
+        rows = zip(pool_P_K.tolist(), utilities_P_K.tolist(), *choice, strict=True)
         groups = []
         for pool, utilities, chosen, explored in rows:
             group = Group(

@@ -151,7 +151,8 @@ class SampledTrainer(GRPOTrainer):
         return problem_B
 
     def _calculate_rewards(self, *arguments):
-        """Return the rewards of all processes, completions by functions, after the sampler."""
+        """Let the sampler observe the rewards of all processes, and return them: completions by
+        functions."""
         rewards_B_R = super()._calculate_rewards(*arguments)
         if self.model.training:
             rewards_P_G = rewards_B_R[:, 0].reshape(len(self.groups), -1)

@@ -41,7 +41,8 @@ class Frontier(NoisyAnd):
         if self._values_C:
             value = self._values_C[self._value_of[index]]
             parts = value.split(", ")
-            words += [f"column {part}" for part in enumerate(parts) if len(parts) > 1]
+            if len(parts) > 1:
+                words += [f"column {part}" for part in enumerate(parts)]
         return words
 
     def propose(self, P):
@@ -52,23 +53,22 @@ class Frontier(NoisyAnd):
         utility_M = check_utilities("propose", value_M / 2, value_M.shape)
         rank_M = self.ranks(value_M, [self.entries(index) for index in index_M], P)
         dealt_P_K = deal(rank_M, P)
-        self._rank_P_K = rank_M[dealt_P_K]
-        return self.select(index_M[dealt_P_K], utility_M[dealt_P_K])
-
-    def choose(self, pool_P_K, utilities_P_K):
-        return epsilon_greedy(-self._rank_P_K, self.uniform_share(), self.rng)
+        choice = epsilon_greedy(-rank_M[dealt_P_K], self.uniform_share(), self.rng)
+        return self.select(index_M[dealt_P_K], utility_M[dealt_P_K], choice)
 
     def uniform_share(self) -> float:
         """Return the probability that a prompt takes a candidate uniformly."""
         return max(self.epsilon, float(expit(-self.evidence)))
 
     def ranks(self, value_M: np.ndarray, entries_M: list[np.ndarray], P: int) -> np.ndarray:
-        """Rank candidates from 0 by value, but those that exceed `share` after the first P."""
+        """Rank candidates from 0: up to P of the highest value that keep to `share`, then the rest,
+        by value, too."""
         frequency = Counter(np.concatenate(entries_M).tolist())
         used = Counter()
         chosen = []
         rest = []
-        best_first = np.argsort(-value_M.round(6), kind="stable")  # ranks may round differently
+        # Rounded, so that values tie that differ only because p is a product of more factors.
+        best_first = np.argsort(-value_M.round(6), kind="stable")
         for position in best_first.tolist():
             words = entries_M[position].tolist()
             is_over = any(

@@ -21,10 +21,5 @@ class Headroom(Goldilocks):
         rate_M = np.maximum(f_M, 1e-6) ** 2
         time_M = self.rng.exponential(size=rate_M.shape) / rate_M
         dealt_P_K = deal(time_M, P)
-        self._time_P_K = time_M[dealt_P_K]
-        pool_P_K = index_M[dealt_P_K]
-        utilities_P_K = f_M[dealt_P_K]
-        return self.select(pool_P_K, utilities_P_K)
-
-    def choose(self, pool_P_K, utilities_P_K):
-        return epsilon_greedy(-self._time_P_K, self.epsilon, self.rng)
+        choice = epsilon_greedy(-time_M[dealt_P_K], self.epsilon, self.rng)
+        return self.select(index_M[dealt_P_K], f_M[dealt_P_K], choice)

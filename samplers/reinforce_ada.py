@@ -22,12 +22,12 @@ class ReinforceAda(Uniform):
         return [Group(group.problem, self.completions) for group in super().propose(P)]
 
     def more(self, groups, rounds):
-        more = []
+        continued = []
         for group in join(groups):
             fewer = min(group.successes, group.size - group.successes)
             if fewer < self.quota and group.size < self.most:
-                more.append(Group(group.problem, self.completions))
-        return more
+                continued.append(Group(group.problem, self.completions))
+        return continued
 
     def train_on(self, groups):
         """Train on all completions of a problem as one group."""
