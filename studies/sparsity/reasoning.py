@@ -71,7 +71,7 @@ def main():
             mixture = rows + beyond[:needed]
             random.Random(0).shuffle(mixture)
             write_lines(options.out / f"{100 * share:.0f}.jsonl", mixture)
-        levels.round(4).to_csv(options.out / "levels.csv")
+        levels.rename_axis(COLUMN).round(4).to_csv(options.out / "levels.csv")
 
 
 if __name__ == "__main__":
