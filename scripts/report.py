@@ -71,9 +71,9 @@ def compare(methods: dict[str, list[Run]]) -> Report:
     config_of = {name: runs[0].config for name, runs in methods.items()}
     report = Report(warnings=scores.code_differences(rows))
     if len(methods) == 1:
-        [name] = methods
+        [(name, config)] = config_of.items()
         row = {"task": "", "arm": name} | scores.describe(rows, rows, [budget])
-        if text := findings.warn(row, baseline=""):
+        if text := findings.warn(row, baseline="", rate=config["learning_rate"]):
             report.warnings.append(text)
         return report
     if not budget:
@@ -84,7 +84,8 @@ def compare(methods: dict[str, list[Run]]) -> Report:
     }
     baseline = min(config_of, key=lambda name: config_of[name]["sampler"] != "uniform")
     summary = scores.summarize(rows, baseline, budget, devices)
-    findings.add_to(report, summary, baseline)
+    rates = {("", name): config["learning_rate"] for name, config in config_of.items()}
+    findings.add_to(report, summary, baseline, rates)
     return report
 
 

@@ -71,7 +71,7 @@ from scripts.command import exit_on_error
 from scripts.study import dry_run, findings, paper, probe, scores
 from scripts.study.plan import Arm, Plan
 from scripts.study.results import category_tables, score, write_report
-from scripts.study.runner import STOPPED, Job, Runner, launcher, note
+from scripts.study.runner import STOPPED, Job, Runner, launcher, note, parse
 
 MINIATURE = "In miniature: the demo's model, not the plan's."
 
@@ -88,7 +88,7 @@ def warn_if_baseline_failed(job: Job, plan: Plan) -> None:
     _, spent = job.done()
     at_A = scores.places_of(job.budget or spent, plan.places)
     row = {"task": job.task, "arm": job.arm} | scores.describe(rows, rows, at_A)
-    if text := findings.warn(row, plan.baseline):
+    if text := findings.warn(row, plan.baseline, parse(job.flags).learning_rate):
         note(text)
 
 

@@ -29,6 +29,7 @@ LEGEND = (
     "Teacher's updates, without start and evaluations."
 )
 BY_CLOCK = "Seconds are by the clock: other programs on the machine lengthen them."
+SLOWER = 1 / 3  # of a learning rate that is too high, to try next
 # Sentences about an arm, a row of scores.summarize.
 GAIN = (
     "{arm} − {baseline}: {gain_points:+.1f} points ({gain_low:+.1f} to {gain_high:+.1f}) at "
@@ -41,10 +42,11 @@ ONE_SEED = (
 )
 
 
-def warn(arm: dict, baseline: str) -> str:
+def warn(arm: dict, baseline: str, rate: float) -> str:
     """Warn of an arm, a row of scores.summarize or of scores.describe, whose training went wrong;
     "" if it did not. The baseline must not end below its first accuracy, nor by more than 2
-    standard errors below its best; another arm not below the untrained model."""
+    standard errors below its best; another arm not below the untrained model. rate: the learning
+    rate of its run."""
     falls = arm["before"] - arm["end"]
     loses = arm["best"] - arm["end"]
     is_sure = falls > 2 * arm["end_error"] or loses > 2 * arm["best_error"]
@@ -57,19 +59,22 @@ def warn(arm: dict, baseline: str) -> str:
         f"{arm['best']:.1f}% at best"
     )
     text += ": what is ahead of it need not have learned." if is_baseline else "."
-    slower = "a third of the --learning_rate and another --out"
+    slower = f"--learning_rate {rate * SLOWER:.1g} and another --out"
     if is_sure:
-        return f"{text} Likely --learning_rate is too high: run again with {slower}."
+        return f"{text} Likely --learning_rate {rate:g} is too high: run again with {slower}."
     return (
         f"{text} That is within the error of an evaluation: it has not learned. Give it more live "
         f"groups (easier data) or steps, or run again with {slower}."
     )
 
 
-def warnings(summary: pd.DataFrame, baseline: str) -> list[str]:
-    """Warn of arms whose training went wrong, the baseline first."""
+def warnings(summary: pd.DataFrame, baseline: str, rates: dict) -> list[str]:
+    """Warn of arms whose training went wrong, the baseline first. rates: learning rate by (task,
+    arm)."""
     ordered = summary.sort_values("arm", key=lambda arm: arm != baseline, kind="stable")
-    texts = [warn(row, baseline) for row in ordered.to_dict("records")]
+    texts = [
+        warn(row, baseline, rates[row["task"], row["arm"]]) for row in ordered.to_dict("records")
+    ]
     return [*filter(None, texts)]
 
 
@@ -156,9 +161,11 @@ def tables(summary: pd.DataFrame) -> list[Table]:
     return found
 
 
-def add_to(report: Report, summary: pd.DataFrame, baseline: str, test: dict | None = None) -> None:
-    """Add the warnings, tables and sentences of a comparison to a report. test: arms and tasks of
-    `tested`."""
-    report.warnings += warnings(summary, baseline)
+def add_to(
+    report: Report, summary: pd.DataFrame, baseline: str, rates: dict, test: dict | None = None
+) -> None:
+    """Add the warnings, tables and sentences of a comparison to a report. rates: learning rate by
+    (task, arm). test: arms and tasks of `tested`."""
+    report.warnings += warnings(summary, baseline, rates)
     report.tables += tables(summary)
     report.sentences += sentences(summary, baseline, test)

@@ -125,6 +125,11 @@ class Plan:
             for task in self.tasks
         }
 
+    def learning_rates(self) -> dict[tuple[str, str], float]:
+        """The student's learning rate by task and arm."""
+        pairs = product(self.tasks, self.arms)
+        return {(task, arm): self.config(task, arm).learning_rate for task, arm in pairs}
+
     def miniature(self) -> "Plan":
         """Return this plan with the demo's model and data, 4 CPU ranks and few steps, and an `out`
         of its own. An arm without a Teacher has 4/3 of the steps. Raises ValueError."""

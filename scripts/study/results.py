@@ -74,7 +74,7 @@ def compare(rows: pd.DataFrame, plan: Plan) -> tuple[pd.DataFrame, Report]:
             raise
         report.sentences.append(f"Arms are not compared: {error}.")
         return pd.DataFrame(columns=SPEED_UP), report
-    findings.add_to(report, summary, plan.baseline, plan.test)
+    findings.add_to(report, summary, plan.baseline, plan.learning_rates(), plan.test)
     return summary, report
 
 

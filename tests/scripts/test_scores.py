@@ -128,7 +128,7 @@ def test_a_speed_up_is_the_ratio_of_completions_to_the_baselines_level(text):
 WARNED = [  # the arm, its accuracies -> the warning, "" for none
     ("uniform", [20, 20, 22], ""),
     ("uniform", [20, 30, 12], "ends at 12.0%, from 20.0% before training and 30.0% at best: "
-     ".* Likely --learning_rate is too high: run again with a third of"),
+     ".* Likely --learning_rate 0.0003 is too high: run again with --learning_rate 0.0001"),
     ("uniform", [20, 32, 22], "uniform ends at 22.0%.* is too high"),
     ("uniform", [20, 20, 19], "uniform ends at 19.0%.* it has not learned"),
     ("mine", [20, 32, 22], ""),
@@ -143,7 +143,7 @@ def test_a_baseline_that_loses_accuracy_or_an_arm_that_ends_below_its_start_is_w
     """Of 200 problems an accuracy of 20% has a standard error of 2.8, a difference one of 4."""
     run = run_rows(arm, 0, ends)
     row = scores.describe(run, run, scores.places_of(200, 5))
-    text = findings.warn(row | {"task": "", "arm": arm}, "uniform")
+    text = findings.warn(row | {"task": "", "arm": arm}, "uniform", rate=3e-4)
     assert re.search(warned, text) if warned else not text
 
 
