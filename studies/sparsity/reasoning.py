@@ -54,12 +54,10 @@ def main():
         rows = [row for row in read_lines(DATA / "train.jsonl") if level(row) in reached][:WITHIN]
         dead = 1 - levels.live[[level(row) for row in rows]].mean()
         held_out = {normalise(row["problem"]) for row in read_lines(DATA / "val.jsonl")}
-        beyond = {}
-        for row in reasoning_tasks.rows(seed=1, per_level=PER_LEVEL):
-            text = normalise(row["problem"])
-            if level(row) in missed and row["expected_answer"] and text not in held_out:
-                beyond[text] = row
-        beyond = [*beyond.values()]
+        drawn = reasoning_tasks.rows(seed=1, per_level=PER_LEVEL)
+        usable = [row for row in drawn if level(row) in missed and row["expected_answer"]]
+        distinct = {normalise(row["problem"]): row for row in usable}
+        beyond = [row for text, row in distinct.items() if text not in held_out]
         random.Random(0).shuffle(beyond)
         for share in SHARES:
             needed = rows_out_of_reach(dead, share)

@@ -28,6 +28,6 @@ def test_frontier_finds_the_families_that_open_late_and_spends_more_than_uniform
 
 
 def test_noisy_and_stays_with_the_family_that_is_not_learned():
-    shares, p = summarize("noisy_and", range(2), **ARMS["noisy_and"])
+    shares, p = summarize("noisy_and", range(5), **ARMS["noisy_and"])
     assert shares[1:, FAMILIES.index("flat")].min() > 0.5
-    assert max(p[2:]) < 0.7  # five seeds: 0.29, and uniform 0.80
+    assert max(p[2:]) < 0.3
