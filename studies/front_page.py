@@ -1,10 +1,10 @@
-"""Draw README's figures, and print its tables and that of docs/results.md, from committed scores.
+"""Draw README's figures and print the tables of docs/results.md, from committed scores.
 
     python -m studies.front_page
 
 Writes docs/gains.png (gains against the share of dead groups) and docs/demo.png (the demo's
-accuracy), and prints README's table of gains, two of docs/results.md, and the excerpt of the demo's
-console, whose whole output was recorded by
+accuracy), and prints two tables of docs/results.md, and an excerpt of the demo's console for
+README. The whole console was recorded by
 
     OMP_NUM_THREADS=1 torchrun --nproc_per_node 4 train.py --preset demo 2>&1 |
         tr '\\r' '\\n' > studies/demo_console.txt
@@ -32,7 +32,6 @@ CONSOLE = ROOT / "studies/demo_console.txt"
 TODAY = "curve.toml", "curve.csv"  # the plan and its scores, under today's rule of candidates
 OLDER = "plan.toml", "scores.csv"  # under the older rule
 TASKS = ["60", "84", "95", "98", "99.5"]  # of the plan, by share of dead groups
-SHORT_TASKS = ["60", "95", "99.5"]  # those of README's table
 ARMS = {  # of README: arm of the plan -> its name on the pages
     "Goldilocks, K=8": "Goldilocks, K=8 (the paper's)",
     "Goldilocks, K=auto": "Goldilocks, `--candidates auto`",
@@ -85,45 +84,23 @@ def signed(points: float) -> str:
     return "–" if np.isnan(points) else f"{points:+.1f}".replace("-", "−")
 
 
-def table(summary: pd.DataFrame, tasks: list[str], rows: list[list[str]]) -> str:
-    """Format a Markdown table with a column for each task, below its share of dead groups before
-    training and uniform's accuracy."""
-    uniform = summary[summary.arm == "uniform"].set_index("task").loc[tasks]
+def table(summary: pd.DataFrame) -> str:
+    """Format a table of docs/results.md in Markdown: for each task, below its share of dead groups
+    before training, uniform's accuracy and dead groups in training, and all gains, in BLOCKS."""
+    uniform = summary[summary.arm == "uniform"].set_index("task").loc[TASKS]
     rows = [
         ["points over uniform", *(f"{percent(dead)} dead" for dead in uniform.untrained)],
-        ["---"] * (1 + len(tasks)),
+        ["---"] * (1 + len(TASKS)),
         ["*uniform's accuracy*", *(f"{accuracy:.1f}%" for accuracy in uniform.accuracy)],
-        *rows,
+        ["*its dead groups in training*", *map(percent, uniform.dead)],
     ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def short_table(summary: pd.DataFrame) -> str:
-    """Format README's table: compute-matched gains with their intervals and numbers of seeds."""
-    gains = summary.set_index(["arm", "task"])
-    rows = []
-    for arm, name in ARMS.items():
-        row = [name]
-        for task in SHORT_TASKS:
-            gain = gains.loc[arm, task]
-            interval = f"{signed(gain.matched_low)} to {signed(gain.matched_high)}"
-            row.append(f"{signed(gain.matched_points)} ({interval}; {gain.matched_seeds:.0f})")
-        rows.append(row)
-    return table(summary, SHORT_TASKS, rows)
-
-
-def long_table(summary: pd.DataFrame) -> str:
-    """Format a table of docs/results.md: uniform's dead groups in training, and all gains, in three
-    BLOCKS."""
-    uniform = summary[summary.arm == "uniform"].set_index("task").loc[TASKS]
-    rows = [["*its dead groups in training*", *map(percent, uniform.dead)]]
     for title, prefix, arms in BLOCKS:
         rows.append([f"*{title}*", *[""] * len(TASKS)])
         points = summary.pivot(index="arm", columns="task", values=f"{prefix}_points")
         known = points.reindex(index=[*arms], columns=TASKS).dropna(how="all")
         for arm, gains in known.iterrows():
             rows.append([ALL_ARMS[arm], *map(signed, gains)])
-    return table(summary, TASKS, rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def console() -> str:
@@ -134,7 +111,7 @@ def console() -> str:
 
 @matplotlib.rc_context(figures.LOOK | FONT)
 def draw_gains(summary: pd.DataFrame) -> Figure:
-    """Draw the gains of README's table, with their intervals, for all five shares."""
+    """Draw the gains of README's ARMS, compute-matched, with their intervals."""
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     axes = figure.subplots()
     ends = []
@@ -193,8 +170,8 @@ def main(argv=None) -> None:
         summary = summarize(*TODAY)
         draw_gains(summary).savefig(ROOT / "docs/gains.png", dpi=150)
         draw_demo(scores.read(DEMO)).savefig(ROOT / "docs/demo.png", dpi=150)
-        older = long_table(summarize(*OLDER))
-        print(short_table(summary), long_table(summary), older, console(), sep="\n\n")
+        older = table(summarize(*OLDER))
+        print(table(summary), older, console(), sep="\n\n")
 
 
 if __name__ == "__main__":
