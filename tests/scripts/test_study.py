@@ -1,7 +1,9 @@
 """study: plans, and runs by a stand-in for train.py, which writes what a run would."""
 
+import os
 import signal
 import threading
+import time
 
 import pandas as pd
 import pytest
@@ -304,7 +306,13 @@ def test_validation_problems_that_are_trained_on_are_reported(train, tmp_path, c
 
 def test_a_study_that_a_signal_stops_has_trainings_exit_status(train, tmp_path, capsys):
     plan(tmp_path, ("--preset demo", "--preset demo --max_grad_norm 8"))
-    threading.Timer(8, signal.raise_signal, [signal.SIGINT]).start()
+
+    def interrupt():
+        while not [*tmp_path.glob("runs/probe/*/*/evals")]:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)  # as the terminal's, it interrupts what main waits for
+
+    threading.Thread(target=interrupt, daemon=True).start()
     assert study.main([str(tmp_path / "plan.toml"), "--problems", "4"]) == 143
     assert "stopped: the same command resumes" in capsys.readouterr().err
 
