@@ -123,10 +123,10 @@ def test_a_signal_is_kept_that_arrives_while_teacher_ranks_ask_each_other_for_si
 
 def channel_run(lag) -> dict:
     """Take four steps on a student and two teacher ranks; return what all of them saw. An
-    evaluation of 16 seconds, in two parts, precedes them, and a rank waits for 15. After step 2
+    evaluation of 10 seconds, in two parts, precedes them, and a rank waits for 9. After step 2
     there is a checkpoint, at which the second teacher rank, which does not send, gets a signal."""
     layout = train.build_layout(parse("--teacher_ranks", 2))
-    layout.connect(timeout_minutes=0.25)
+    layout.connect(timeout_minutes=0.15)
     channel = Channel(layout)
     server = make_server(lag)
     seen = {"received": [], "stopping": []}
@@ -140,7 +140,7 @@ def channel_run(lag) -> dict:
         seen["calls"] = server.sampler.calls
     else:
         for part in range(2):  # longer than a teacher waits for a message
-            time.sleep(8)
+            time.sleep(5)
             channel.send("evaluating", part)
         client = train.TeacherClient(
             context_of("--prompts_per_step", 2), channel.receive, partial(channel.send, "groups")

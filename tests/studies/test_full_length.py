@@ -51,10 +51,11 @@ def test_uniform_uses_each_problem_once_before_any_returns(uniform):
 
 def test_rounds_are_played():
     """SPEED trains on the groups that were live after 4 completions, DAPO draws up to 3 rounds."""
-    speed = simulate("--sampler", "speed")
+    short = ("--steps", 40, "--parts", 2)
+    speed = simulate("--sampler", "speed", *short)
     assert (speed.trained == 1).all()
     assert (speed.completions > 12 * 4 * 4).all()
-    dapo = simulate("--sampler", "uniform", "--resample_rounds", 2)
+    dapo = simulate("--sampler", "uniform", "--resample_rounds", 2, *short)
     assert (dapo.trained > dapo.live).all()
     assert dapo.completions.between(2 * 192, 3 * 192).all()
 
