@@ -330,9 +330,6 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(actor):
     assert [row["reward"] for row in rows] == [1, 0, 0.5, 1, 0]
 
 
-# The sampler's part
-
-
 # Whole runs
 
 
