@@ -43,7 +43,7 @@ from scipy.stats import binom
 
 from grpo import Completion, Group, group_factor
 from plumbing import command_line
-from plumbing.command_line import flag, fraction, non_negative, non_negative_int, number
+from plumbing.command_line import flag, non_negative, non_negative_int, number
 from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.errors import InputError
@@ -82,7 +82,6 @@ class Simulation:
     problems: int = flag(301_000, "distinct problems", type=number(int, 1, 10**7))
     parts: int = flag(20, "rows to print: five of 20 are a quarter of the run")
     learning: float = flag(0.02, "rate at which the Student learns", type=non_negative)
-    forgetting: float = flag(0.0, "share of what was learned that a step loses", type=fraction)
     noise: float = flag(0.1, "std of the Teacher's error", type=non_negative)
     delay: int = flag(
         10, "steps by which the Teacher knows the Student late", type=non_negative_int
@@ -104,12 +103,10 @@ class Student:
     def __init__(self, word_N_3, logit_V, config: Config, settings: Simulation):
         self.word_N_3 = word_N_3
         self.n_train = settings.problems
-        self.initial_V = logit_V
         self.logit_V = logit_V
         self.recent = deque([logit_V], maxlen=settings.delay + 1)  # by step, oldest first
         self.std = config.advantage_std
         self.learning = settings.learning
-        self.forgetting = settings.forgetting
         self.rng = np.random.default_rng([config.seed, 2])  # 1 is the sampler's
 
     def rates(self, index_M, logit_V) -> np.ndarray:
@@ -127,8 +124,8 @@ class Student:
         answer(groups, self.p([group.problem for group in groups]), self.rng)
 
     def update(self, groups: list[Group]) -> None:
-        """Forget, and learn from the groups that are trained on, if any."""
-        self.logit_V = self.logit_V - self.forgetting * (self.logit_V - self.initial_V)
+        """Learn from the groups that are trained on, if any."""
+        self.logit_V = self.logit_V.copy()  # `recent` keeps those of the steps before
         if groups:
             index_M = [group.problem for group in groups]
             size_M = np.array([len(group.completions) for group in groups])

@@ -75,13 +75,6 @@ def test_learning_by_hand():
     assert student.logit_V - before == pytest.approx(step)
 
 
-def test_forgetting_loses_a_share_of_what_was_learned():
-    student = make_student("--forgetting", "0.25")
-    student.logit_V = student.initial_V + np.array([4.0, 0.0, 0.0])
-    student.update([])
-    assert student.logit_V - student.initial_V == pytest.approx([3, 0, 0])
-
-
 class Texts(list):
     """Problems whose questions are these texts."""
 
