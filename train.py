@@ -321,14 +321,13 @@ def train_step(
     return row | {name: x for name, x in sampler.metrics().items() if name not in row}
 
 
-def evaluate(
-    step: int, actor: Actor, problems: Problems, run: RunDir, report: Callable[[str], None]
-) -> None:
+def evaluate(step: int, actor: Actor, run: RunDir, report: Callable[[str], None]) -> None:
     """Compute and log greedy pass@1 on every validation problem (Table 5a): the share of rewards of
     1. A problem whose prompt is too long is wrong. All student ranks call it. Logs nothing if one
     of them is to stop."""
     began = time.perf_counter()
     c = actor.config
+    problems = run.val_problems
     groups = [
         Group(i, size=1, prompt_ids=actor.encode(problems.question(i)))
         for i in range(len(problems))
@@ -436,16 +435,9 @@ class Selection:
         return cls(client, state=server, teacher=sampler.teacher)
 
 
-def train(
-    config: Config,
-    layout: Layout,
-    run: RunDir,
-    start: int,
-    data: list[Problems],
-    verifier: Verifier,
-) -> bool:
+def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
-    problems, val_problems = data
+    problems = run.problems
     student = Student.load(config, layout, verifier)
     selection = Selection.build(config, layout, problems)
     channel = selection.channel
@@ -455,7 +447,7 @@ def train(
     run.load(start, models, selection.state)
     history = History(logged_groups(run.path, start), problems, config.column)
     student.generator.refresh(student.policy)
-    console = Console(run, start, problems, val_problems, student.generator.ends)
+    console = Console(run, start, student.generator.ends)
     log = partial(log_groups, run)
     shutdown.stop_at_signals(layout)
 
@@ -471,7 +463,7 @@ def train(
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
-            evaluate(step, student, val_problems, run, report)
+            evaluate(step, student, run, report)
         stopped = shutdown.stop_requested(layout)
         if step > start and (stopped or is_due(step, config.checkpoint_every, config.steps)):
             if channel:
@@ -489,9 +481,9 @@ def train(
     return finished
 
 
-def teach(config: Config, layout: Layout, run: RunDir, start: int, data: list[Problems]) -> bool:
+def teach(config: Config, layout: Layout, run: RunDir, start: int) -> bool:
     """Run the teacher ranks' main program: answer and learn until the students stop."""
-    sampler = build_sampler(config, layout, problems=data[0])
+    sampler = build_sampler(config, layout, run.problems)
     models = {"teacher": sampler.teacher.trained_model}
     server = TeacherServer(sampler, config.teacher_lag)
     run.load(start, models, server)
@@ -527,7 +519,7 @@ def baseline_steps(steps: int, eval_every: int) -> int:
     return math.ceil(steps * 4 / 3 / eval_every) * eval_every
 
 
-def check(config: Config, run: RunDir, data: list[Problems]) -> int:
+def check(config: Config, run: RunDir) -> int:
     """Check models and prompts before anything is built. Returns the step to resume from. Raises
     ValueError or OSError with one line; until they pass nothing is written in --out."""
     tokens = config.max_prompt_tokens + config.max_completion_tokens
@@ -535,16 +527,15 @@ def check(config: Config, run: RunDir, data: list[Problems]) -> int:
     if find_sampler(config.sampler).uses_teacher:
         check_teacher(config.teacher_model, config.max_prompt_tokens, config.teacher_mode)
     encode = PromptEncoder.load(config)
-    for problems in data:
-        encode.check(problems)
-    check_enough(context_of(config, data[0], encode))
+    encode.check(run.problems)
+    encode.check(run.val_problems)
+    check_enough(context_of(config, run.problems, encode))
     return run.open()
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit status, one of docs/troubleshooting.md's."""
-    with ExitStack() as stack:
-        stack.enter_context(shutdown.borrowed_process())
+    with shutdown.borrowed_process(), ExitStack() as stack:
         try:
             config = parse(argv)
             layout = build_layout(config)
@@ -556,11 +547,12 @@ def main(argv: list[str] | None = None) -> int:
 
         def body() -> int:
             run = stack.enter_context(RunDir(config, layout, file_of(config.sampler)))
-            data = [Problems(config.train_data, config.column), Problems(config.val_data)]
-            run.data = data
-            start = layout.on_rank_0(lambda: check(config, run, data))
-            main_loop = teach if layout.is_teacher else partial(train, verifier=verifier)
-            return 0 if main_loop(config, layout, run, start, data) else 128 + signal.SIGTERM
+            start = layout.on_rank_0(lambda: check(config, run))
+            if layout.is_teacher:
+                finished = teach(config, layout, run, start)
+            else:
+                finished = train(config, layout, run, start, verifier)
+            return 0 if finished else 128 + signal.SIGTERM
 
         return shutdown.run_ranks(layout, config.timeout_minutes, body)
 

@@ -5,7 +5,6 @@ import time
 
 from tqdm import tqdm
 
-from plumbing.data.problems import Problems
 from plumbing.errors import print_line
 from plumbing.files import read_lines
 from plumbing.run.directory import RunDir
@@ -18,9 +17,7 @@ class Console:
     """A run's plan, progress and end, as rank 0 prints them: a line now and then.
     ends: Generator.ends."""
 
-    def __init__(
-        self, run: RunDir, start: int, problems: Problems, val_problems: Problems, ends: str
-    ):
+    def __init__(self, run: RunDir, start: int, ends: str):
         self.run = run
         self.silent = run.layout.rank > 0
         self.start = start
@@ -28,11 +25,10 @@ class Console:
         self.begun = time.monotonic()
         self.printed = self.begun  # when the last line was
         if not self.silent:
-            print_line(
-                f"Goldilocks RL from step {start}: {len(problems):,} problems, {run.settings}"
-            )
+            n = len(run.problems)
+            print_line(f"Goldilocks RL from step {start}: {n:,} problems, {run.settings}")
             print_line(f"  {ends}")
-            if warning := problems.overlap(val_problems):
+            if warning := run.problems.overlap(run.val_problems):
                 print_line(warning)
             if not run.config.teacher_model:
                 print_line(

@@ -27,9 +27,8 @@ class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
     After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit. A context
     manager, which holds the directory's lock from `open` on.
-    sampler_file: the file of a sampler that is not in sampler.py."""
-
-    data: list[Problems]  # to train and to validate on; set by the caller that has read them
+    sampler_file: the file of a sampler that is not in sampler.py.
+    Reads the run's data, `problems` to train and `val_problems` to validate on."""
 
     def __init__(self, config: Config, layout: Layout, sampler_file: Path | None):
         self.config = config
@@ -46,6 +45,8 @@ class RunDir:
             f"{flag.strip('-')}_crc32": file_crc32(file) for flag, file in plugins.items() if file
         }
         self.code = {} if layout.local_rank else code.checksums(plugins)
+        self.problems = Problems(config.train_data, config.column)
+        self.val_problems = Problems(config.val_data)
 
     def __enter__(self) -> "RunDir":
         return self
@@ -68,11 +69,10 @@ class RunDir:
         }
         if self.layout.local_rank:
             return facts
-        train_data, val_data = self.data
         facts |= {
             "code": self.code,
-            "train_data_crc32": train_data.crc32,
-            "val_data_crc32": val_data.crc32,
+            "train_data_crc32": self.problems.crc32,
+            "val_data_crc32": self.val_problems.crc32,
             **self.plugins_crc32,
         }
         for role in ("model", "teacher_model"):

@@ -320,8 +320,8 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(actor):
             each.completions = [completion(reward={0: 1, 2: 0.5, 3: 1}.get(each.problem, 0))]
 
     actor.rollout = rollout
-    run = Mock()
-    train.evaluate(10, actor, Numbers(5), run, report=Mock())
+    run = Mock(val_problems=Numbers(5))
+    train.evaluate(10, actor, run, report=Mock())
     step, rows, metrics = run.log_evaluation.call_args.args
     assert calls == [([0, 2], 0.0, (0, 10, 0)), ([3, 4], 0.0, (0, 10, 0))]
     assert metrics["val_accuracy"] == 2 / 5

@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 import train
 from plumbing import progress
-from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.files import read_lines
 from plumbing.run.directory import RunDir
@@ -152,10 +151,8 @@ def command(folder, *flags, model=DEMO, data):
 
 
 def make_run_dir(config, *flags) -> RunDir:
-    """Make the RunDir of a single process, which has read its data."""
-    run = RunDir(config, one_rank(*flags), file_of(config.sampler))
-    run.data = [Problems(config.train_data, config.column), Problems(config.val_data)]
-    return run
+    """Make the RunDir of a single process."""
+    return RunDir(config, one_rank(*flags), file_of(config.sampler))
 
 
 class Grades:

@@ -21,8 +21,7 @@ from tests.helpers.ranks import DEMO, command, contents, launch, make_run_dir, p
 def check(*words) -> None:
     """Read the data and check what a command names, as rank 0 does."""
     config = train.parse([*words])
-    run = make_run_dir(config)
-    train.check(config, run, run.data)
+    train.check(config, make_run_dir(config))
 
 
 @pytest.fixture
