@@ -15,7 +15,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -321,7 +320,7 @@ def train_step(
     return row | {name: x for name, x in sampler.metrics().items() if name not in row}
 
 
-def evaluate(step: int, actor: Actor, run: RunDir, report: Callable[[str], None]) -> None:
+def evaluate(step: int, actor: Actor, run: RunDir, console: Console, channel: Channel) -> None:
     """Compute and log greedy pass@1 on every validation problem (Table 5a): the share of rewards of
     1. A problem whose prompt is too long is wrong. All student ranks call it. Logs nothing if one
     of them is to stop."""
@@ -337,12 +336,13 @@ def evaluate(step: int, actor: Actor, run: RunDir, report: Callable[[str], None]
     rows_of_rank = c.max_rollout_tokens // (c.max_prompt_tokens + c.max_completion_tokens)
     size = actor.layout.n_students * max(1, rows_of_rank)
     for done in range(0, len(fitting), size):
-        report(f"evaluation, {done:,} of {len(groups):,} problems")
+        console.report(f"evaluation, {done:,} of {len(groups):,} problems")
+        channel.send("evaluating", step)  # restarts the teacher ranks' timeout
         if shutdown.stop_requested(actor.layout):
             return
         part = fitting[done : done + size]
         actor.rollout(part, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
-    report("")
+    channel.send("evaluating", step)  # the last part may have been long, too
     rows = [graded_row(group, actor.tokenizer.decode) for group in groups]
     accuracy = sum(row["reward"] == 1 for row in rows) / len(rows)
     seconds = time.perf_counter() - began
@@ -409,74 +409,45 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
     return construct(cls, context, config.sampler, config.sampler_args)
 
 
-@dataclass
-class Selection:
-    """The sampler as a student rank sees it. Where there are teacher ranks, the sampler itself and
-    its Teacher are there, and `state` and `teacher` are None here."""
-
-    sampler: Sampler  # what train_step calls
-    state: Sampler | TeacherServer | None = None  # what a checkpoint keeps
-    teacher: Teacher | None = None
-    channel: Channel | None = None  # to the teacher ranks
-
-    @classmethod
-    def build(cls, config: Config, layout: Layout, problems: Problems) -> "Selection":
-        """Build the sampler, or connect to it."""
-        if layout.n_teachers:
-            channel = Channel(layout)
-            context = context_of(config, problems, PromptEncoder.load(config))
-            client = TeacherClient(context, channel.receive, partial(channel.send, "groups"))
-            return cls(client, channel=channel)
-        sampler = build_sampler(config, layout, problems)
-        if not sampler.teacher:
-            return cls(sampler, state=sampler)
-        server = TeacherServer(sampler, config.teacher_lag)
-        client = TeacherClient(sampler.context, server.latest, server.answer)
-        return cls(client, state=server, teacher=sampler.teacher)
-
-
 def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
     problems = run.problems
     student = Student.load(config, layout, verifier)
-    selection = Selection.build(config, layout, problems)
-    channel = selection.channel
     models = {"student": student.trained_model}
-    if selection.teacher:
-        models["teacher"] = selection.teacher.trained_model
-    run.load(start, models, selection.state)
+    channel = Channel(layout)
+    state: Sampler | TeacherServer | None = None  # the sampler's, in a checkpoint
+    if layout.n_teachers:  # the sampler, its state and its Teacher are there
+        context = context_of(config, problems, student.encode)
+        sampler: Sampler = TeacherClient(context, channel.receive, partial(channel.send, "groups"))
+    else:
+        sampler = state = build_sampler(config, layout, problems)
+        if sampler.teacher:
+            models["teacher"] = sampler.teacher.trained_model
+            state = TeacherServer(sampler, config.teacher_lag)
+            sampler = TeacherClient(sampler.context, state.latest, state.answer)
+    run.load(start, models, state)
     history = History(logged_groups(run.path, start), problems, config.column)
     student.generator.refresh(student.policy)
     console = Console(run, start, student.generator.ends)
-    log = partial(log_groups, run)
     shutdown.stop_at_signals(layout)
-
-    def report(text: str) -> None:
-        """Show a part of an evaluation, and let the teacher ranks go on waiting."""
-        console.report(text)
-        if channel:
-            channel.send("evaluating", step)
-
     for step in range(start, config.steps + 1):
         if step > start:
-            row = train_step(step, student, selection.sampler, problems, log, history)
+            row = train_step(step, student, sampler, problems, partial(log_groups, run), history)
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
-            evaluate(step, student, run, report)
+            evaluate(step, student, run, console, channel)
         stopped = shutdown.stop_requested(layout)
         if step > start and (stopped or is_due(step, config.checkpoint_every, config.steps)):
-            if channel:
-                channel.send("save", step)  # the teacher ranks write their part
-            run.save(step, selection.state, models)
+            channel.send("save", step)  # the teacher ranks write their part
+            run.save(step, state, models)
         if stopped:
             break
     finished = not stopped
     if finished:
         run.export(models)
-    if channel:
-        channel.send("stop", finished)
-        channel.wait()
+    channel.send("stop", finished)
+    channel.wait()
     console.end(finished)
     return finished
 

@@ -127,7 +127,7 @@ def measured_steps(config: train.Config, dead: float | None) -> Iterator[dict]:
         layout.connect(config.timeout_minutes)
         problems = Problems(config.train_data, config.column)
         student = train.Student.load(config, layout, verifier)
-        sampler = train.Selection.build(config, layout, problems).sampler
+        sampler = train.build_sampler(config, layout, problems)
         for step in itertools.count(1):
             row = train.train_step(step, student, sampler, problems)
             row["tokens_a_second"] = row["total_tokens"] / row["seconds"]

@@ -28,8 +28,8 @@ class Channel:
 
     def send(self, kind, content) -> None:
         """Wait until the previous message has been read, then send without waiting. All ranks of a
-        role call it; the first sends."""
-        if self.layout.first:
+        role call it; the first sends. Without teacher ranks there is no message."""
+        if self.layout.first and self.layout.n_teachers:
             self.wait()
             pickled = bytearray(pickle.dumps((kind, content, self.layout.stopping)))
             content = torch.frombuffer(pickled, dtype=torch.uint8)

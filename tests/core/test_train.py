@@ -321,7 +321,7 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(actor):
 
     actor.rollout = rollout
     run = Mock(val_problems=Numbers(5))
-    train.evaluate(10, actor, run, report=Mock())
+    train.evaluate(10, actor, run, console=Mock(), channel=Mock())
     step, rows, metrics = run.log_evaluation.call_args.args
     assert calls == [([0, 2], 0.0, (0, 10, 0)), ([3, 4], 0.0, (0, 10, 0))]
     assert metrics["val_accuracy"] == 2 / 5
