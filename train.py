@@ -15,6 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -59,24 +60,16 @@ from verify import Verifier, opened_thinking
 EVALUATION, TRAINING = 0, 1
 
 
+@dataclass
 class Actor:
     """The model on one student rank, as training and evaluation use it: it answers, and its answers
     are graded."""
 
-    def __init__(
-        self,
-        config: Config,
-        layout: Layout,
-        verifier: Verifier,
-        encode: PromptEncoder,
-        generator: Generator,
-    ):
-        self.config = config
-        self.layout = layout
-        self.verifier = verifier
-        self.encode = encode
-        self.generator = generator
-        self.tokenizer = generator.tokenizer
+    config: Config
+    layout: Layout
+    verifier: Verifier
+    encode: PromptEncoder
+    generator: Generator
 
     @classmethod
     def load(cls, config: Config, layout: Layout, verifier: Verifier) -> "Actor":
@@ -127,7 +120,7 @@ class Actor:
         starts = [self.encode.answer_start(problems.question(index)) for index in distinct]
         mark = dict(zip(distinct, map(opened_thinking, starts), strict=True))
         texts = [
-            mark[index] + self.tokenizer.decode(o.text_ids)
+            mark[index] + self.generator.tokenizer.decode(o.text_ids)
             for index, o in zip(index_B, completions, strict=True)
         ]
         verdicts = self.verifier.grade(texts, *problems.golds(index_B))
@@ -138,44 +131,42 @@ class Actor:
             completion.reward = verdict.reward if is_valid[index] else 0.0
 
 
+@dataclass
 class Student(Actor):
     """The actor whose policy π_θ is trained: step 4 of Figure 1. The generator holds a copy of its
     weights, the reference π_ref (with --kl_coef) those that training began from."""
 
-    def __init__(
-        self,
-        actor: Actor,
-        policy: Policy,
-        optimizer: torch.optim.Optimizer,
-        reference: Policy | None = None,
-    ):
-        super().__init__(actor.config, actor.layout, actor.verifier, actor.encode, actor.generator)
-        self.policy = policy
-        self.optimizer = optimizer
-        self.reference = reference
-        self.trained_model = TrainedModel(
-            policy,
-            optimizer,
-            checksum=partial(checksum, self.generator.lm),
-            export=self.generator.export,
-        )
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    reference: Policy | None = None
 
     @classmethod
     def load(cls, config: Config, layout: Layout, verifier: Verifier) -> "Student":
         """Load --model once for each of its roles, and shard the policy over the student ranks."""
-        name = config.model
         actor = Actor.load(config, layout, verifier)
-        policy = Policy.load(name, layout.device)
+        policy = Policy.load(config.model, layout.device)
         reference = None
         if config.kl_coef:
-            reference = Policy.load(name, layout.device, layout.dtype, trained=False)
+            reference = Policy.load(config.model, layout.device, layout.dtype, trained=False)
         if config.activation_checkpointing:
             recompute_activations(policy.lm)
         layout.shard(policy)
         optimizer = torch.optim.AdamW(
             policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True
         )
-        return cls(actor, policy, optimizer, reference)
+        return cls(
+            config, layout, verifier, actor.encode, actor.generator, policy, optimizer, reference
+        )
+
+    @property
+    def trained_model(self) -> TrainedModel:
+        """The policy, as checkpoints see it. Every rank holds the generator's copy of it."""
+        return TrainedModel(
+            self.policy,
+            self.optimizer,
+            checksum=partial(checksum, self.generator.lm),
+            export=self.generator.export,
+        )
 
     def update(self, groups: list[Group], step: int) -> dict:
         """Take step 4 of Figure 1 on groups that every rank holds: `weigh`, `forward_backward`,
@@ -189,12 +180,19 @@ class Student(Actor):
             dead_rows=c.dead_rows,
             truncated_rows=c.truncated_rows,
         )
-        rows = [(g.prompt_ids, o) for g in groups for o in g.completions if self.has_gradient(o)]
+        # The advantages of a dead group are 0: its loss has a gradient only with KL or entropy.
+        is_regularized = c.kl_coef or c.entropy_coef
+        rows = [
+            (group.prompt_ids, o)
+            for group in groups
+            for o in group.completions
+            if o.weight and (o.advantage or is_regularized)
+        ]
         batches = micro_batches(
             rows,
             self.layout,
             max_tokens=c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
-            pad_id=self.tokenizer.pad_token_id,
+            pad_id=self.generator.tokenizer.pad_token_id,
             packed=self.policy.packed,
         )
         rate = learning_rate(c, step)
@@ -215,11 +213,6 @@ class Student(Actor):
             "forwarded_rows": len(rows),
             "learning_rate": rate,
         }
-
-    def has_gradient(self, completion: Completion) -> bool:
-        """Whether a completion's loss has a gradient; a dead group's only with KL or entropy."""
-        all_matter = self.config.kl_coef or self.config.entropy_coef
-        return completion.weight != 0 and bool(all_matter or completion.advantage)
 
     def forward_backward(self, batches: list[Batch], first: bool) -> dict[str, float]:
         """Add the gradient of the loss over this rank's batches. Returns the loss, the number of
@@ -302,7 +295,7 @@ def train_step(
         with watch("teacher_wait_s"):
             sampler.observe(proposed)  # steps 5-6 (Alg. 2), of a Teacher as in `TeacherServer`
             proposed = sampler.more(groups, rounds)
-    log(step, groups, student.tokenizer.decode)
+    log(step, groups, student.generator.tokenizer.decode)
     with watch("train_s"):
         trained = sampler.train_on(groups)
         check_trained(trained, groups)
@@ -343,7 +336,7 @@ def evaluate(step: int, actor: Actor, run: RunDir, console: Console, channel: Ch
         part = fitting[done : done + size]
         actor.rollout(part, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
     channel.send("evaluating", step)  # the last part may have been long, too
-    rows = [graded_row(group, actor.tokenizer.decode) for group in groups]
+    rows = [graded_row(group, actor.generator.tokenizer.decode) for group in groups]
     accuracy = sum(row["reward"] == 1 for row in rows) / len(rows)
     seconds = time.perf_counter() - began
     run.log_evaluation(step, rows, {"val_accuracy": accuracy, "eval_s": seconds})
@@ -365,12 +358,10 @@ def build_layout(config: Config) -> Layout:
 def group_of_role(roles: tuple[range, range], rank: int, timeout: timedelta) -> dist.ProcessGroup:
     """Make a process group for each role's weights and gradients, NCCL on GPUs, gloo on CPUs, and
     return that of this rank. Messages between the roles are CPU tensors over gloo."""
-    students, teachers = roles
-    of_students = dist.new_group([*students], timeout)  # each rank must make both
-    if not teachers:
-        return of_students
-    of_teachers = dist.new_group([*teachers], timeout)
-    return of_teachers if rank in teachers else of_students
+    _, teachers = roles
+    # Every rank must make all groups.
+    groups = [dist.new_group([*ranks], timeout) for ranks in roles if ranks]
+    return groups[1] if rank in teachers else groups[0]
 
 
 class TeacherClient(Sampler):

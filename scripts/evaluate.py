@@ -63,7 +63,7 @@ def answer(actor: Actor, problems: Problems, samples: int, temperature: float) -
     fitting = [group for group in groups if len(group.prompt_ids) <= limit]
     print_line(f"{len(fitting)} completions: this may take minutes; {actor.generator.ends}")
     actor.rollout(fitting, problems, temperature, (EVALUATION, 0, 0), Stopwatch())
-    rows = pd.DataFrame([graded_row(group, actor.tokenizer.decode) for group in groups])
+    rows = pd.DataFrame([graded_row(group, actor.generator.tokenizer.decode) for group in groups])
     rows["temperature"] = temperature
     rows["truncated"] = [any(not o.finished for o in group.completions) for group in groups]
     return rows

@@ -152,7 +152,7 @@ def outcome(student: train.Student, group: Group, o: Completion, failed: bool) -
     line = {
         "problem": group.problem,
         "prompt_ids": group.prompt_ids,
-        "completion": student.tokenizer.decode(o.ids),
+        "completion": student.generator.tokenizer.decode(o.ids),
     }
     line |= asdict(o)
     if failed:

@@ -259,7 +259,7 @@ def test_all_tokens_are_graded_except_the_stop_token(actor):
 def test_thinking_is_graded_alike_if_the_prompt_or_the_completion_opens_it(written, status, actor):
     """A box in a thought that has no end is no answer. The prompt of problem 3 opens thinking, that
     of problem 2 does not. Of the completion the actor's tokenizer returns the text."""
-    actor.tokenizer.decode = lambda ids: ["", written, "<think>" + written][ids[0]]
+    actor.generator.tokenizer.decode = lambda ids: ["", written, "<think>" + written][ids[0]]
     golds = Mock(question=str, golds=lambda indices: (["7"] * len(indices), None))
     by_prompt, by_itself, unmarked = (completion(ids=[i, 1]) for i in (1, 2, 1))
     with Verifier(workers=1) as actor.verifier:

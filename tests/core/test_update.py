@@ -38,8 +38,7 @@ def update(p=1 / 2, reference_p=None, step=1, logps=(0.0, 0.0), **settings) -> t
     policy = Coin(p)
     optimizer = torch.optim.SGD(policy.parameters(), lr=config.learning_rate)
     reference = Coin(reference_p) if reference_p else None
-    actor = train.Actor(config, one_rank(), verifier=None, encode=None, generator=generator)
-    student = train.Student(actor, policy, optimizer, reference)
+    student = train.Student(config, one_rank(), None, None, generator, policy, optimizer, reference)
     one = group(7, rewards=[1, 0])
     for each, token, logp in zip(one.completions, (1, 0), logps, strict=True):
         each.ids, each.logps = [token], [logp]

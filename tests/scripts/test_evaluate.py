@@ -75,7 +75,7 @@ def test_overlong_prompts_count_as_wrong_and_cut_completions_are_marked():
 
     actor = Mock(encode=lambda question: [5] * (3 + int(question)), rollout=rollout)
     actor.config.max_prompt_tokens = 3
-    actor.tokenizer.decode = str
+    actor.generator.tokenizer.decode = str
     rows = evaluate.answer(actor, Numbers(2), samples=2, temperature=0.7)
     assert rows.problem.tolist() == [0, 0, 1, 1]
     assert rows.reward.tolist() == [1, 1, 0, 0]
