@@ -408,6 +408,16 @@ def find_sampler(spec: str) -> type[Sampler]:
     return cls
 
 
+def sampler_class(config: "Config") -> type[Sampler]:
+    """Return the class that --sampler names. Raises InputError also if it does not take
+    --sampler_args or --resample_rounds."""
+    cls = find_sampler(config.sampler)
+    plugins.sampler_settings(cls, config.sampler_args)
+    if config.resample_rounds and cls.has_own_rounds():
+        raise InputError("--resample_rounds: this sampler has `more` or `train_on` of its own")
+    return cls
+
+
 def check_enough(context: Context) -> None:
     """Raise InputError if fewer problems fit --max_prompt_tokens than a step draws. Warn if a step
     chooses from more than half of all problems. Encode prompts only until enough fit."""

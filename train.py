@@ -35,7 +35,7 @@ from plumbing.distributed.launch import launch
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.models import checksum, recompute_activations, unsharded
-from plumbing.plugins import construct, sampler_settings
+from plumbing.plugins import construct
 from plumbing.progress import Console
 from plumbing.run.checkpoint import TrainedModel
 from plumbing.run.directory import RunDir
@@ -52,6 +52,7 @@ from sampler import (
     file_of,
     find_sampler,
     join,
+    sampler_class,
 )
 from teacher import Teacher, TeacherServer, check_teacher
 from verify import Verifier, opened_thinking
@@ -461,10 +462,7 @@ def parse(argv: list[str] | None = None) -> Config:
     depend on the sampler. Flags that it does not use are ignored: compared runs share flags.
     Raises ValueError with one line."""
     c, of_preset, given = parse_flags(argv, __doc__)
-    cls = find_sampler(c.sampler)
-    sampler_settings(cls, c.sampler_args)
-    if c.resample_rounds and cls.has_own_rounds():
-        raise ValueError("--resample_rounds: this sampler has `more` or `train_on` of its own")
+    cls = sampler_class(c)
     if not cls.uses_teacher:
         c.teacher_model = ""
         c.teacher_ranks = 0

@@ -48,7 +48,7 @@ from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.errors import InputError
 from plumbing.files import write_lines
-from plumbing.plugins import construct, sampler_settings
+from plumbing.plugins import construct
 from plumbing.stopwatch import Stopwatch
 from sampler import (
     Context,
@@ -57,6 +57,7 @@ from sampler import (
     check_trained,
     find_sampler,
     join,
+    sampler_class,
     utility_target,
 )
 from scripts import embed
@@ -286,10 +287,7 @@ def parse(argv: list[str] | None) -> tuple[Config, Simulation]:
     given = vars(parser.parse_args(argv))
     config = Config(**{name: value for name, value in given.items() if name in JOB})
     settings = Simulation(**{name: value for name, value in given.items() if name not in JOB})
-    cls = find_sampler(config.sampler)
-    sampler_settings(cls, config.sampler_args)
-    if config.resample_rounds and cls.has_own_rounds():
-        raise InputError("--resample_rounds: this sampler has `more` or `train_on` of its own")
+    sampler_class(config)  # rejects flags that the sampler does not take
     if settings.parts > config.steps:
         raise InputError(f"--parts {settings.parts}: must be at most --steps, {config.steps}")
     return config, settings
