@@ -68,6 +68,11 @@ def test_a_setting_is_state_only_if_the_sampler_has_changed_it():
     assert sampler.state_dict()["width"] == 0.8
 
 
+def test_a_sampler_that_reads_a_column_says_that_it_needs_one():
+    with rejected("needs --column"):
+        build(Uniform, Numbers(9), column="").categories()
+
+
 # DAPO's resampling
 
 RESAMPLED = {  # live problems -> proposals of the step

@@ -16,13 +16,6 @@ from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
 
 RESULTS = (ROOT / "docs/results.md").read_text("utf-8")
-ALL_DRAWS = scores.DRAWS
-
-
-@pytest.fixture(autouse=True)
-def two_draws(monkeypatch):
-    """Draw only two bootstrap samples where no test reads a speed-up's interval."""
-    monkeypatch.setattr(scores, "DRAWS", 2)
 
 
 def run_rows(arm, seed, accuracy, **columns):
@@ -127,8 +120,7 @@ SPEED_UPS = {  # ends of uniform and of the arm: uniform's level is 10/12 of its
 
 
 @pytest.mark.parametrize("text", SPEED_UPS)
-def test_a_speed_up_is_the_ratio_of_completions_to_the_baselines_level(text, monkeypatch):
-    monkeypatch.setattr(scores, "DRAWS", ALL_DRAWS)
+def test_a_speed_up_is_the_ratio_of_completions_to_the_baselines_level(text):
     uniform, mine = SPEED_UPS[text]
     assert summary_of(lines({"uniform": uniform, "mine": mine})).speed_up_text["mine"] == text
 
@@ -153,6 +145,13 @@ def test_a_baseline_that_loses_accuracy_or_an_arm_that_ends_below_its_start_is_w
     row = scores.describe(run, run, scores.places_of(200, 5))
     text = findings.warn(row | {"task": "", "arm": arm}, "uniform", rate=3e-4)
     assert re.search(warned, text) if warned else not text
+
+
+def test_on_one_device_nothing_is_compute_matched():
+    for devices, has in (({}, False), ({"mine": 4 / 3}, True)):
+        summary = summary_of(lines(THREE_SEEDS, 17), devices).reset_index()
+        [(_, header, _)] = findings.tables(summary)
+        assert ("compute-matched" in header) == has
 
 
 @pytest.mark.parametrize(("by_clock", "name"), [(False, "CPU seconds"), (True, "seconds")])
@@ -205,8 +204,9 @@ def test_holm_by_hand():
     assert scores.holm(pd.Series([0.03, 0.01, 0.04])).tolist() == pytest.approx([0.06, 0.03, 0.06])
 
 
-def test_a_plans_test_corrects_its_comparisons_together():
+def test_a_plans_test_corrects_its_comparisons_together(monkeypatch):
     """Of three arms two are tested: their p-values, 0.057, are doubled and not tripled."""
+    monkeypatch.setattr(scores, "DRAWS", 2)  # no speed-up is read
     summary = summary_of(lines(THREE_SEEDS | dict.fromkeys("ab", (24, 36, 60)))).reset_index()
     text = findings.tested(summary, arms=["a", "b"], tasks=[""])
     assert "over 2: , a: 0.114; , b: 0.114" in text
@@ -261,17 +261,14 @@ def compare(plan, csv, task, arms):
 
 
 @pytest.mark.parametrize(("plan", "csv", "task", "arm", "column", "text"), PUBLISHED)
-def test_published_figures_come_from_the_committed_scores(
-    plan, csv, task, arm, column, text, monkeypatch
-):
-    if column == "speed_up":
-        monkeypatch.setattr(scores, "DRAWS", ALL_DRAWS)
+def test_published_figures_come_from_the_committed_scores(plan, csv, task, arm, column, text):
     row = compare(plan, csv, task, [arm]).loc[arm]
     assert row[f"{column}_text"].replace("-", "−").startswith(text)
     assert text in RESULTS
 
 
-def test_the_demo_column_of_samplers_md_is_of_the_leaderboard():
+def test_the_demo_column_of_samplers_md_is_of_the_leaderboard(monkeypatch):
+    monkeypatch.setattr(scores, "DRAWS", 2)
     names = {  # arm of the plan -> name on the page
         "Goldilocks": "goldilocks",
         "headroom": "headroom",
