@@ -375,6 +375,11 @@ class TeacherClient(Sampler):
         self.send = send
         self._metrics: dict = {}  # the sampler's, when the latest proposals were made
 
+    @classmethod
+    def in_process(cls, server: TeacherServer) -> "TeacherClient":
+        """Connect to a server in this process."""
+        return cls(server.sampler.context, server.latest, server.answer)
+
     def propose(self, P):
         groups, self._metrics = self.receive()
         return groups
@@ -416,7 +421,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
         if sampler.teacher:
             models["teacher"] = sampler.teacher.trained_model
             state = TeacherServer(sampler, config.teacher_lag)
-            sampler = TeacherClient(sampler.context, state.latest, state.answer)
+            sampler = TeacherClient.in_process(state)
     run.load(start, models, state)
     history = History(logged_groups(run.path, start), problems, config.column)
     student.generator.refresh(student.policy)

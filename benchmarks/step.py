@@ -49,6 +49,7 @@ from plumbing.distributed.shutdown import borrowed_process
 from plumbing.errors import InputError
 from scripts.command import exit_on_error
 from scripts.memory import GIB, model_config
+from teacher import TeacherServer
 from verify import Verdict, Verifier
 
 DEMO = ROOT / "demo"
@@ -128,6 +129,9 @@ def measured_steps(config: train.Config, dead: float | None) -> Iterator[dict]:
         problems = Problems(config.train_data, config.column)
         student = train.Student.load(config, layout, verifier)
         sampler = train.build_sampler(config, layout, problems)
+        if sampler.teacher:  # as in train.py, in one process
+            server = TeacherServer(sampler, config.teacher_lag)
+            sampler = train.TeacherClient.in_process(server)
         for step in itertools.count(1):
             row = train.train_step(step, student, sampler, problems)
             row["tokens_a_second"] = row["total_tokens"] / row["seconds"]

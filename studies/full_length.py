@@ -238,8 +238,7 @@ def simulate(config: Config, settings: Simulation) -> Iterator[dict]:
         sampler = construct(cls, context, config.sampler, config.sampler_args)
         if cls.uses_teacher:  # as in train.py, in one process
             teacher.aim_at(getattr(sampler, "target", utility_target))
-            server = TeacherServer(sampler, config.teacher_lag)
-            sampler = TeacherClient(context, server.latest, server.answer)
+            sampler = TeacherClient.in_process(TeacherServer(sampler, config.teacher_lag))
         yield from rows(sampler, student, teacher, config, settings)
 
 
