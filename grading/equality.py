@@ -246,11 +246,14 @@ def _equal(gold: str, answer: str, is_step: bool = False) -> bool:
         return _equal_approximations(gold, *sides)
     first = structure_of(gold)
     second = structure_of(answer)
+    # Units: one may be left out, except that of π/6 degrees, which is not π/6.
     units = {first.unit, second.unit}
     if len(units - {""}) > 1:
         return False
     if "pi" in gold and units == {"", "degree"}:
-        return False  # π/6 is not π/6 degrees
+        return False
+    # Relations: x<2, and the formula y=2x+1, which may also be written 2x-y+1=0. Only one side may
+    # leave out a name: 3 answers x=3, but y=3 does not.
     if first.kind[0] in RELATIONS:
         return _equal_relations(gold, answer)
     has_other_name = len({first.name, second.name} - {""}) > 1
@@ -259,11 +262,14 @@ def _equal(gold: str, answer: str, is_step: bool = False) -> bool:
         return _equal_relations(gold, answer)
     if has_other_name:
         return False
+    # The answer is a calculation, 3+5=8.
     if {*second.kind} == {"="}:
         return not first.name and _equal_chain(gold, second.parts)
+    # The answer gives one value in several forms, "1/2 or 0.5".
     if first.kind == "value" and second.kind == "or":
         part_units = {structure_of(part).unit for part in second.parts} - {""}
         return len(part_units) < 2 and all(_equal(gold, part) for part in second.parts)
+    # Two values. 3+5 does not answer 8, but may be a side of a calculation.
     if first.kind == second.kind == "value":
         [gold_value], [value] = first.parts, second.parts
         is_question = is_evaluated(gold_value) and not is_evaluated(value)

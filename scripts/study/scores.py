@@ -302,6 +302,8 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
     budget = at_A[-1]
     base_by_seed = base.groupby("seed")
     base_spent = base_by_seed.completions.max().min()
+    # The arm's completions, beside which the baseline has `ratio` times as many: all of the budget
+    # if the baseline went on beyond it, otherwise 3/4 of it.
     matched = min(budget, max(budget, base_spent) / ratio)
     matched_A = at_A * (matched / budget)
     at_equal_cpu = {"text": "–"}
