@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from plumbing.files import write_lines
-from scripts.study import probe, runner
+from scripts.study import probe, results, runner, scores
 from scripts.study.categories import natural_sort_key
+from scripts.study.plan import Plan
 from scripts.study.runs import Run
 from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
@@ -97,6 +98,28 @@ def test_the_speed_ups_that_the_probe_shows_are_those_of_the_studies():
     assert len(found) == len(shown) > 70
     assert found.low.tolist() == found.speed_up_low.tolist()
     assert found.high.tolist() == found.speed_up_high.tolist()
+
+
+@pytest.mark.parametrize(
+    ("plan", "csv", "summary", "task"),
+    [
+        ("leaderboard/demo.toml", "leaderboard/demo.csv", "leaderboard/demo_summary.csv", "demo"),
+        ("sparsity/curve.toml", "sparsity/curve.csv", "sparsity/curve_summary.csv", "98"),
+        ("useful/plan.toml", "useful/scores.csv", "useful/summary.csv", "98"),
+    ],
+)
+def test_speed_ups_of_the_studies_follow_from_their_scores(plan, csv, summary, task):
+    """One task each, as all tasks take 30 s."""
+    studies = ROOT / "studies"
+    plan = Plan.read(studies / plan)
+    rows = scores.select(scores.read(studies / csv), [*plan.arms], [task])
+    compared, _ = results.compare(rows, plan)
+    published = pd.read_csv(studies / summary, dtype={"task": str})
+    published = published[published.task == task]
+    assert len(published)
+    found = compared.merge(published, on=["task", "arm"], suffixes=("", "_published"))
+    assert found.speed_up_low.round(4).tolist() == published.speed_up_low.tolist()
+    assert found.speed_up_high.round(4).tolist() == published.speed_up_high.tolist()
 
 
 @pytest.mark.parametrize(
