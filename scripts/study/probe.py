@@ -34,6 +34,7 @@ LEGEND = (
     "an older rule of candidates."
 )
 NEAR = 0.25  # in log-odds: tasks that are no farther than this beyond the nearest count, too
+UNIFORM = "uniform sampling"  # a run of the probe beside a baseline that samples otherwise
 TIMED = 8  # steps of a run that only measures time, of which the later half counts
 EDGES = [0, 1e-9, 0.25, 0.5, 0.75, 1, 2]  # of p̂
 BINS = ["all wrong", "p̂ < 1/4", "p̂ < 1/2", "p̂ < 3/4", "p̂ < 1", "all right"]
@@ -196,14 +197,16 @@ def minutes(run: Run, budget: float, eval_every: int) -> float:
 
 def jobs_of(plan: Plan, task: str, problems: int) -> list[Job]:
     """Return the runs of a probe: of the first arm with a Teacher, for its time, and last of the
-    baseline, over so many problems."""
+    baseline, or of uniform sampling with its other flags, over so many problems."""
     with_teacher = [arm for arm in plan.arms if plan.config(task, arm).teacher_model]
-    per_step = plan.config(task, plan.baseline).prompts_per_step
-    steps = dict.fromkeys(with_teacher[:1], TIMED)
-    steps[plan.baseline] = math.ceil(problems / per_step)
+    runs = [(arm, plan.flags_of(task, arm), TIMED) for arm in with_teacher[:1]]
+    baseline = plan.config(task, plan.baseline)
+    name, flags = plan.baseline, plan.flags_of(task, plan.baseline)
+    if baseline.sampler != "uniform":  # it may choose groups that are less often dead
+        name, flags = UNIFORM, f"{flags} --sampler uniform --sampler_args ''"
+    runs.append((name, flags, math.ceil(problems / baseline.prompts_per_step)))
     jobs = []
-    for arm, n in steps.items():
-        flags = plan.flags_of(task, arm)
+    for arm, flags, n in runs:
         flags += f" --learning_rate 0 --steps {n} --eval_every {n} --checkpoint_every {n} --keep 1"
         jobs.append(Job(Path(plan.out, "probe"), task, arm, 0, flags))
     return jobs
@@ -240,12 +243,13 @@ def probe(plan: Plan, task: str, problems: int, runner: Runner) -> str:
     seconds = {}
     for job in jobs:
         run = Run.load(job.run)
-        predicted = minutes(run, plan.spends(task, job.arm), configs[job.arm].eval_every)
+        arm = plan.baseline if job.arm == UNIFORM else job.arm
+        predicted = minutes(run, plan.spends(task, arm), configs[arm].eval_every)
         lines.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
         seconds[job.arm] = seconds_of_completion(run)
     planned = [each for each in plan.jobs() if each.task == task]
     lines.append(f"{len(planned)} runs are planned.")
-    # The last run is the baseline's.
+    # The last run is of uniform sampling.
     lines.append(f"Validation accuracy, greedy: {run.accuracy.iloc[0]:.1f}%.\n")
     column = plan.column(task)
     groups = read_groups(run, column)
@@ -253,6 +257,6 @@ def probe(plan: Plan, task: str, problems: int, runner: Runner) -> str:
     if overlong := count_overlong(run, groups.chosen.nunique()):
         lines.append(f"{overlong}\n")
     others = [c for arm, c in configs.items() if arm != plan.baseline and c.sampler != "uniform"]
-    cost = max(seconds.values()) / seconds[plan.baseline]
+    cost = max(seconds.values()) / seconds[job.arm]
     lines.append(advice(groups, others or [parse("--sampler goldilocks")], cost))
     return "\n".join(lines)

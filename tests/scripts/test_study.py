@@ -262,6 +262,14 @@ def test_a_baseline_that_loses_accuracy_is_reported_when_its_first_run_ends(
     assert report.startswith("WARNING: uniform ends at 30.0%, from 90.0% before training")
 
 
+@pytest.mark.parametrize("sampler", ["mopps --sampler_args decay=0.9", "goldilocks"])
+def test_a_probe_draws_uniformly_beside_a_baseline_that_does_not(sampler, tmp_path):
+    """And it does not overwrite the run that measures the time of an arm with a Teacher."""
+    jobs = probe.jobs_of(plan(tmp_path, ("--sampler uniform", f"--sampler {sampler}")), "", 4)
+    assert [runner.parse(job.flags).sampler for job in jobs] == ["goldilocks", "uniform"]
+    assert len({job.run for job in jobs}) == 2
+
+
 def test_a_probe_stops_as_other_runs_do(train, tmp_path):
     assert probe.probe(plan(tmp_path), "", 4, Runner(end=0)) == "The probe was stopped.\n"
 
