@@ -107,7 +107,7 @@ class Run:
             cpu_seconds=m.seconds * cores,
             live=(1 - m.zero_variance) * m.groups,
         )
-        steps.loc[0] = 0.0  # step 0 only evaluates
+        steps.loc[0] = [0.0, 0.0 * cores, 0.0]  # step 0 only evaluates
         rows = steps.cumsum(skipna=False)
         rows["accuracy"] = self.accuracy
         evaluations_to_come = rows.accuracy.notna()[::-1].cumsum()

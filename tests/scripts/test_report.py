@@ -96,6 +96,16 @@ def test_a_teacher_is_charged_with_the_ranks_that_it_had(world, students, text, 
     assert any(cell.startswith(text) for cell in rows[1])
 
 
+def test_seconds_of_several_ranks_are_not_compared_with_those_of_one_process(tmp_path):
+    """Ranks wait for each other, so that their seconds are not a cost: they are not known."""
+    verdicts = [[0, 0], [0, 1], [1, 1]]
+    uniform = make_run(tmp_path / "a", verdicts=verdicts, world_size=1, student_ranks=1)
+    goldilocks = make_run(tmp_path / "b", verdicts=verdicts, **GOLDILOCKS)
+    [(_, header, rows)] = report.compare(load_methods([uniform, goldilocks])).tables
+    column = header.index("seconds ×")
+    assert [row[column] for row in rows] == ["1.00", "–"]
+
+
 def test_by_category_groups_and_accuracies_by_hand(tmp_path):
     """Of 4 groups 3 are of level 10: one dead, one live at p̂ 1/8, one at 1/2. Of level 9 one
     problem is wrong before and right after training; of level 10 both stay wrong."""
