@@ -52,17 +52,23 @@ def read(path) -> pd.DataFrame:
     """Read a CSV of scores; older ones have none of the LATER columns. Raises InputError where
     another column is missing, OSError."""
     texts = {"task": str, "arm": str, "model_crc32": str, "code_crc32": str}
-    rows = pd.read_csv(path, dtype=texts, usecols=lambda name: name in COLUMNS)
+    rows = pd.read_csv(
+        path,
+        dtype=texts,
+        usecols=lambda name: name in COLUMNS,
+        keep_default_na=False,  # an arm may be called None
+        na_values=[""],
+    )
     if missing := {*COLUMNS} - LATER - {*rows.columns}:
         raise InputError(f"{path}: has no columns {sorted(missing)}")
     return rows.reindex(columns=COLUMNS).fillna({"task": ""})
 
 
 def concatenate(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate tables of scores. Raises InputError if there is none, or if runs differ in a
+    """Concatenate tables of scores. Raises InputError if they have no rows, or if runs differ in a
     checksum in which they must be the SAME."""
-    if not parts:
-        raise InputError("no run is finished")
+    if not any(map(len, parts)):
+        raise InputError("there is no finished run of the plan's arms and tasks")
     rows = pd.concat(parts, ignore_index=True)
     for name in rows.columns.intersection([*SAME]):
         known = rows.dropna(subset=name) if name in UNKNOWN else rows
@@ -323,7 +329,7 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
 
 def places_of(budget: float, places: int) -> np.ndarray:
     """Return the completions at which accuracy is read: over the last third of a budget, (A,)."""
-    return budget * (np.linspace(8, 12, places) / 12)
+    return budget * (np.linspace(12, 8, places)[::-1] / 12)  # a single place is the last
 
 
 def summarize(rows, baseline: str, budget, devices: dict, places: int = 5) -> pd.DataFrame:

@@ -199,6 +199,20 @@ def test_scores_without_a_column_are_rejected(tmp_path):
         scores.read(file)
 
 
+def test_scores_of_other_arms_are_rejected_and_an_arm_may_be_called_none(tmp_path):
+    file = tmp_path / "scores.csv"
+    run_rows("None", 0, [0, 1]).to_csv(file)
+    rows = scores.read(file)
+    assert {*rows.arm} == {"None"}
+    with rejected("no finished run of the plan's arms"):
+        scores.concatenate([scores.select(rows, arms=["uniform"], tasks=[""])])
+
+
+def test_one_place_is_the_end_of_the_budget():
+    assert scores.places_of(1200, 1).tolist() == [1200]
+    assert scores.places_of(1200, 3).tolist() == [800, 1000, 1200]
+
+
 def test_holm_by_hand():
     """3 times the least, 2 times the second, and no p below one that was less."""
     assert scores.holm(pd.Series([0.03, 0.01, 0.04])).tolist() == pytest.approx([0.06, 0.03, 0.06])
