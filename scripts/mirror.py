@@ -6,8 +6,8 @@
 
 Every start deletes TensorBoard's copy in OUT/NAME and writes it again, as it does when a resumed
 run replaces steps. W&B's server replaces no step, so the copy continues after the last one. A step
-is copied when the next one has begun, the last one when it is evaluated. W&B's own variables count,
-such as WANDB_PROJECT and WANDB_MODE=offline.
+that is due for an evaluation is copied after it. W&B's own variables count, such as WANDB_PROJECT
+and WANDB_MODE=offline.
 """
 
 import json
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from plumbing.config import is_due
 from plumbing.errors import InputError, first_lines
 from plumbing.files import read_lines
 from scripts.command import exit_on_error, make_parser
@@ -82,9 +83,12 @@ def mirror(run_dir: Path, tracker: str, out: Path, follow: bool) -> int:
             config = read_config(run_dir)  # a finished run may go on with more steps
             rows = read_lines(run_dir / "metrics.jsonl", torn=True)
             newest = rows[-1] if rows else {}
-            finished = newest.get("step") == config["steps"] and "val_accuracy" in newest
-            if follow and not finished:
-                rows = rows[:-1]  # its evaluation may be still to come
+            step = newest.get("step", 0)
+            finished = step == config["steps"]
+            is_evaluated = is_due(step, config["eval_every"], config["steps"])
+            if is_evaluated and "val_accuracy" not in newest:  # not yet
+                rows = rows[:-1]
+                finished = False
             if rows[: len(copied)] != copied:
                 copied = []
             if rows and not copied:

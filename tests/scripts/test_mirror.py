@@ -14,9 +14,7 @@ def row(step, loss=1.0):
     return {"step": step, "loss": loss} | ({} if step % 2 else {"val_accuracy": 0.25})
 
 
-def test_follow_copies_a_step_when_the_next_has_begun_and_again_if_it_is_replaced(
-    tmp_path, monkeypatch
-):
+def test_follow_copies_each_step_and_again_if_it_is_replaced(tmp_path, monkeypatch):
     """A run of 4 steps. After step 3 it resumes from step 1 with other losses."""
     looks = iter([[1, 2, 3, 4], [1, 2, 5], [1, 2, 5, 6, 7]])  # losses when mirror looks
     store = {}
@@ -36,7 +34,7 @@ def test_follow_copies_a_step_when_the_next_has_begun_and_again_if_it_is_replace
     monkeypatch.setattr(mirror.time, "sleep", grow)
     grow(0)
     assert mirror.mirror(tmp_path / "run", "tensorboard", tmp_path, follow=True) == 5
-    assert [*seen, [*store.values()]] == [[], [1, 2, 3], [1, 2], [1, 2, 5, 6, 7]]
+    assert [*seen, [*store.values()]] == [[], [1, 2, 3, 4], [1, 2, 5], [1, 2, 5, 6, 7]]
 
 
 def test_started_again_tensorboard_has_every_value_once(tmp_path, monkeypatch):
@@ -50,6 +48,21 @@ def test_started_again_tensorboard_has_every_value_once(tmp_path, monkeypatch):
     writer = tensorboard.SummaryWriter.return_value.__enter__.return_value
     values = [call.args for call in writer.add_scalar.call_args_list]
     assert values == [("loss", 1.0, 0), ("val_accuracy", 0.25, 0)]
+
+
+def test_a_step_waits_for_its_evaluation_because_wandb_replaces_none(tmp_path, monkeypatch):
+    """Step 2 is logged, then evaluated. The next look begins after the last step copied."""
+    wandb = Mock()
+    run = wandb.init.return_value
+    run.starting_step = 0
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for evaluated in ({}, {"val_accuracy": 0.25}):
+        rows = [row(0), row(1), {"step": 2} | evaluated]
+        make_run(tmp_path / "run", rows, steps=4, eval_every=2)
+        mirror.mirror(tmp_path / "run", "wandb", tmp_path, follow=False)
+        run.starting_step = 1 + run.log.call_args.kwargs["step"]
+    accuracy = {c.kwargs["step"]: c.args[0].get("val_accuracy") for c in run.log.call_args_list}
+    assert accuracy == {0: 0.25, 1: None, 2: 0.25}
 
 
 def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, monkeypatch):
