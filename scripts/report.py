@@ -97,8 +97,11 @@ def main(argv=None) -> None:
         report = compare(methods)
         column = max((run.config["column"] for runs in methods.values() for run in runs), key=len)
         if column:
-            report.tables += categories.tables(methods, column)
-            report.sentences.append(categories.LEGEND)
+            try:
+                report.tables += categories.tables(methods, column)
+                report.sentences.append(categories.LEGEND)
+            except InputError as error:  # the data may have been moved or changed since
+                report.warnings.append(f"No tables by {column}: {error}.")
         views = {}
         for method, runs in methods.items():
             for run in runs:

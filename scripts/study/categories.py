@@ -19,9 +19,13 @@ LEGEND = (
 
 
 @cache  # the runs of a study share their data
-def read_categories(data: str, column: str) -> pd.Series:
-    """Return the category of each problem of a data file. Raises InputError."""
-    names, value_of = Problems(data, column).categories()
+def read_categories(data: str, crc32: int, column: str) -> pd.Series:
+    """Return the category of each problem of a data file, which had this checksum in the run: its
+    logs have numbers of rows. Raises InputError."""
+    problems = Problems(data, column)
+    if problems.crc32 != crc32:
+        raise InputError(f"{data} has changed since the run: restore it")
+    names, value_of = problems.categories()
     return pd.Series([names[value] for value in value_of])
 
 
@@ -49,13 +53,13 @@ def of_answers(run: Run, category: pd.Series) -> pd.DataFrame:
 
 def of_runs(runs: list[Run], column: str) -> pd.DataFrame:
     """Return the means over an arm's runs, by category, of what `of_groups` has and, if the
-    validation data have the column, `of_answers`. Raises InputError."""
+    validation data are as they were and have the column, `of_answers`. Raises InputError."""
     config = runs[0].config
-    training = read_categories(config["train_data"], column)
+    training = read_categories(config["train_data"], config["train_data_crc32"], column)
     parts = [of_groups(run, training) for run in runs]
     try:
-        validation = read_categories(config["val_data"], column)
-    except InputError:  # no such column there: accuracy is not known
+        validation = read_categories(config["val_data"], config["val_data_crc32"], column)
+    except InputError:  # no such column there, or changed: accuracy is not known
         answers = pd.DataFrame(columns=["before", "after"], dtype=float)
     else:
         answers = pd.concat([of_answers(run, validation) for run in runs]).groupby(level=0).mean()

@@ -53,7 +53,9 @@ def read_groups(run: Run, column: str) -> pd.DataFrame:
     groups = read_table(run.folder / "selections.jsonl", "p_hat")
     if not column:
         return groups.assign(guessed=False)
-    category = groups.chosen.map(read_categories(run.config["train_data"], column))
+    config = run.config
+    categories = read_categories(config["train_data"], config["train_data_crc32"], column)
+    category = groups.chosen.map(categories)
     live_p = groups.p_hat.where(groups.y > 0)
     highest = live_p.groupby(category).transform("max")  # NaN if none is live
     return groups.assign(category=category, guessed=highest < 1 / 4)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plumbing.files import write_lines
+from plumbing.files import file_crc32, write_lines
 from scripts.study import probe, results, runner, scores
 from scripts.study.categories import natural_sort_key
 from scripts.study.plan import Plan
@@ -141,7 +141,9 @@ def test_values_without_a_p_hat_of_a_quarter_are_perhaps_guessed(tmp_path):
         for task in ("mod", "sums", "caesar")
     ]
     write_lines(tmp_path / "data.jsonl", rows)
-    run = Run.load(make_run(tmp_path / "run", [{"step": 0}], train_data=f"{tmp_path}/data.jsonl"))
+    data = tmp_path / "data.jsonl"
+    files = {"train_data": str(data), "train_data_crc32": file_crc32(data)}
+    run = Run.load(make_run(tmp_path / "run", [{"step": 0}], **files))
     chosen = groups_of([1 / 16, 1 / 8, 1 / 4, 0], [1, 1, 1, 0]).assign(chosen=[0, 0, 1, 2])
     write_lines(run.folder / "selections.jsonl", chosen.to_dict("records"))
     assert not probe.read_groups(run, "").guessed.any()

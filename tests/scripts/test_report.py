@@ -5,10 +5,11 @@ from html import unescape
 
 import pytest
 
-from plumbing.files import write_lines
+from plumbing.files import file_crc32, write_lines
 from scripts import report
 from scripts.study import categories
 from scripts.study.runs import Run, load_methods
+from tests.helpers.checks import rejected
 from tests.helpers.runs import GOLDILOCKS, make_run
 
 COMPLETION = "a < b & c <script>alert(1)</script> \\boxed{\\frac{1}{2}}" + "9" * 5000
@@ -114,7 +115,10 @@ def test_by_category_groups_and_accuracies_by_hand(tmp_path):
     write_lines(tmp_path / "data.jsonl", rows)
     data = str(tmp_path / "data.jsonl")
     verdicts = [[0, 0, 0], [1, 0, 0]]
-    folder = make_run(tmp_path / "run", verdicts=verdicts, train_data=data, val_data=data)
+    crc32 = file_crc32(tmp_path / "data.jsonl")
+    files = {"train_data": data, "val_data": data}
+    files |= {"train_data_crc32": crc32, "val_data_crc32": crc32}
+    folder = make_run(tmp_path / "run", verdicts=verdicts, **files)
     groups = [(0, 0.0), (1, 0.0), (1, 1 / 8), (2, 1 / 2)]
     selections = [{"chosen": i, "p_hat": p, "y": (p * (1 - p)) ** 0.5} for i, p in groups]
     write_lines(folder / "selections.jsonl", selections)
@@ -124,3 +128,7 @@ def test_by_category_groups_and_accuracies_by_hand(tmp_path):
         ["9", "25%", "0%", "0%", "0.0 → 100.0%"],
         ["10", "75%", "67%", "33%", "0.0 → 0.0%"],
     ]
+    write_lines(tmp_path / "data.jsonl", rows[::-1])  # row numbers are other problems'
+    categories.read_categories.cache_clear()  # another command
+    with rejected("data.jsonl has changed since the run"):
+        categories.tables({"uniform": [Run.load(folder)]}, "level")
