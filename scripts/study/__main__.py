@@ -166,6 +166,7 @@ def parse_arguments(argv) -> tuple[Options, Plan]:
     options = Options(**vars(given))
     if not path:
         plan = plan_of_flags(options, flags)
+        options.out = ""  # it is the runs', and the report is among them
     elif flags:
         parser.error(f"{' '.join(flags)}: a plan has these flags")
     else:

@@ -325,6 +325,23 @@ def test_a_study_that_a_signal_stops_has_trainings_exit_status(train, tmp_path, 
     assert "stopped: the same command resumes" in capsys.readouterr().err
 
 
+def test_a_miniature_without_a_plan_does_not_write_into_the_studys_directory(
+    tmp_path, monkeypatch
+):
+    """Its budget is 6 steps of 24 completions."""
+    monkeypatch.chdir(tmp_path)
+    run = {"task": "", "seed": 0, "model_crc32": "", "problems": 9, "live": 1.0, "dead": 0.5}
+    rows = [
+        run | {"arm": arm, "step": step, "completions": 24 * step, "accuracy": step}
+        for arm in ("uniform", "goldilocks")
+        for step in range(7)
+    ]
+    pd.DataFrame(rows).to_csv("scores.csv")
+    study.main("--preset demo --out mine --miniature --csv scores.csv".split())
+    assert (tmp_path / "mine_miniature/report.md").exists()
+    assert not (tmp_path / "mine").exists()
+
+
 def test_flags_make_a_plan_with_arms_named_as_typed():
     words = "--preset demo --prompts_per_step 2 --group_size 4 --steps 6 --seed 3 --seeds 2"
     samplers = ["sec", "sec --epsilon 0", "a.py:Mine"]
