@@ -325,9 +325,7 @@ def test_a_study_that_a_signal_stops_has_trainings_exit_status(train, tmp_path, 
     assert "stopped: the same command resumes" in capsys.readouterr().err
 
 
-def test_a_miniature_without_a_plan_does_not_write_into_the_studys_directory(
-    tmp_path, monkeypatch
-):
+def test_a_miniature_without_a_plan_does_not_write_into_the_studys_directory(tmp_path, monkeypatch):
     """Its budget is 6 steps of 24 completions."""
     monkeypatch.chdir(tmp_path)
     run = {"task": "", "seed": 0, "model_crc32": "", "problems": 9, "live": 1.0, "dead": 0.5}
@@ -337,7 +335,7 @@ def test_a_miniature_without_a_plan_does_not_write_into_the_studys_directory(
         for step in range(7)
     ]
     pd.DataFrame(rows).to_csv("scores.csv")
-    study.main("--preset demo --out mine --miniature --csv scores.csv".split())
+    study.main(["--preset", "demo", "--out", "mine", "--miniature", "--csv", "scores.csv"])
     assert (tmp_path / "mine_miniature/report.md").exists()
     assert not (tmp_path / "mine").exists()
 
