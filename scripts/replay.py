@@ -34,7 +34,7 @@ from records.metrics import History
 from records.rows import logged_groups
 from sampler import Sampler, file_of, find_sampler
 from scripts.command import exit_on_error, make_parser
-from scripts.study.runs import config_of, read_config
+from scripts.study.runs import config_of, read_config, read_problems
 from verify import Verifier
 
 
@@ -113,9 +113,10 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
     if last > steps + 1:  # the step that failed is not logged
         raise InputError(f"{run_dir} has {steps} steps")
     start = checkpoint.latest_valid_checkpoint(run_dir, before=last)
-    problems = Problems(student.config.train_data, student.config.column)
+    c = student.config
+    problems = read_problems(c.train_data, read_config(run_dir)["train_data_crc32"], c.column)
     sampler = restore(run_dir, student, problems, start)
-    history = History(logged_groups(run_dir, start), problems, student.config.column)
+    history = History(logged_groups(run_dir, start), problems, c.column)
     groups = []  # of the latest step
     same = True
     failure = None

@@ -6,10 +6,9 @@ from functools import cache
 
 import pandas as pd
 
-from plumbing.data.problems import Problems
 from plumbing.errors import InputError
 from scripts.study.page import Table
-from scripts.study.runs import Run, read_table
+from scripts.study.runs import Run, read_problems, read_table
 
 HEADER = ["chosen", "live", "live but p̂ < 1/4", "accuracy"]
 LEGEND = (
@@ -20,12 +19,9 @@ LEGEND = (
 
 @cache  # the runs of a study share their data
 def read_categories(data: str, crc32: int, column: str) -> pd.Series:
-    """Return the category of each problem of a data file, which had this checksum in the run: its
-    logs have numbers of rows. Raises InputError."""
-    problems = Problems(data, column)
-    if problems.crc32 != crc32:
-        raise InputError(f"{data} has changed since the run: restore it")
-    names, value_of = problems.categories()
+    """Return the category of each problem of a run's data file (`read_problems`). Raises
+    InputError."""
+    names, value_of = read_problems(data, crc32, column).categories()
     return pd.Series([names[value] for value in value_of])
 
 

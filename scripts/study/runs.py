@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from plumbing.config import Config
+from plumbing.data.problems import Problems
 from plumbing.errors import InputError
 from plumbing.files import read_lines
 from plumbing.run import code, facts
@@ -45,6 +46,15 @@ def read_config(run_dir: Path) -> dict:
         return json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{run_dir}: not a run directory ({error})") from error
+
+
+def read_problems(path: str, crc32: int, column: str) -> Problems:
+    """Read a data file of a run, whose logs have numbers of its rows. crc32: of config.json. Raises
+    InputError if the file has changed since."""
+    problems = Problems(path, column)
+    if problems.crc32 != crc32:
+        raise InputError(f"{path} has changed since the run: restore it")
+    return problems
 
 
 @dataclass(eq=False)
@@ -107,7 +117,8 @@ class Run:
             cpu_seconds=m.seconds * cores,
             live=(1 - m.zero_variance) * m.groups,
         )
-        steps.loc[0] = [0.0, 0.0 * cores, 0.0]  # step 0 only evaluates
+        # Step 0 only evaluates. Its seconds are NaN, too, if `cores` is not known.
+        steps.loc[0] = [0.0, 0.0 * cores, 0.0]
         rows = steps.cumsum(skipna=False)
         rows["accuracy"] = self.accuracy
         evaluations_to_come = rows.accuracy.notna()[::-1].cumsum()

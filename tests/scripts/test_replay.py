@@ -3,14 +3,18 @@
 import functools
 import shutil
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import train
-from plumbing.files import read_lines, write_lines
+from plumbing.config import Config
+from plumbing.files import file_crc32, read_lines, write_lines
 from scripts import replay
+from tests.helpers.checks import rejected
 from tests.helpers.ranks import Grades, contents, launch, run, torchrun
+from tests.helpers.runs import make_run
 
 
 def test_numbers_that_differ_are_printed_but_not_times(capsys):
@@ -19,6 +23,18 @@ def test_numbers_that_differ_are_printed_but_not_times(capsys):
     assert not replay.is_same(logged, again)
     assert capsys.readouterr().out == "step 3: differences (then, now): {'loss': (0.5, 0.75)}\n"
     assert replay.is_same(logged, again | {"loss": 0.5})
+
+
+def test_a_step_is_not_repeated_on_data_that_have_changed(tmp_path):
+    """Its problems would be others'."""
+    data = tmp_path / "data.jsonl"
+    write_lines(data, [{"problem": "1 + 1", "expected_answer": "2"}])
+    files = {"train_data": str(data), "train_data_crc32": file_crc32(data)}
+    folder = make_run(tmp_path / "run", [{"step": 0}, {"step": 1}], **files)
+    write_lines(data, [{"problem": "1 + 2", "expected_answer": "3"}])
+    student = SimpleNamespace(config=Config(train_data=str(data)))
+    with rejected("data.jsonl has changed since the run"):
+        replay.replay(folder, 1, student)
 
 
 # Whole runs
