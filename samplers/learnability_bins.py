@@ -22,9 +22,8 @@ class LearnabilityBins(Weighted):
         super().__init__(context)
         self.decay = decay
         self.floor = floor
-        _, self._bin_of = self.categories()
-        self._size_C = np.bincount(self._bin_of)  # C: a bin each
-        self.right_C = np.zeros(len(self._size_C))
+        values_C, self._bin_of = self.categories()  # C: a bin each
+        self.right_C = np.zeros(len(values_C))
         self.wrong_C = np.zeros_like(self.right_C)
 
     def shares(self) -> np.ndarray:
@@ -37,7 +36,9 @@ class LearnabilityBins(Weighted):
         return share_C / share_C.sum()
 
     def weights(self):
-        weight_C = self.shares() / self._size_C
+        fitting = self._bin_of[self.status != self.OVERLONG]  # the others are never drawn
+        size_C = np.bincount(fitting, minlength=len(self.right_C))
+        weight_C = self.shares() / np.maximum(size_C, 1)
         return weight_C[self._bin_of]
 
     def observe(self, groups):

@@ -242,6 +242,13 @@ def test_learnability_bins_share_follows_the_chance_of_a_live_group_whatever_its
     assert sampler.weights()[3] == pytest.approx(0.025 / 1.025, abs=1e-3)
 
 
+def test_learnability_bins_share_does_not_fall_with_prompts_that_are_too_long():
+    """Of bin a only 2 of 20 problems fit, of b all 20. At first both bins have the same share."""
+    sampler = make("learnability_bins", 40, lambda i: i % 2 or i < 4, values=[*"ab"], group_size=4)
+    drawn = [sampler.draw(1)[0] % 2 for _ in range(2000)]
+    assert shares_of(drawn[200:])[0] == pytest.approx(1 / 2, abs=0.05)
+
+
 def test_difficulty_pools_weigh_problems_by_their_last_pass_rate():
     sampler = make("difficulty_pools", 5, settings={"easy_weight": 0.1})
     sampler.p_hat[:] = [1 / 4, 5 / 16, 3 / 4, 13 / 16, np.nan]
