@@ -1,6 +1,6 @@
 """The data sets that prepare_data.py knows, and how it reads a row of each.
 
-docs/data.md says where the format of each data set was looked up.
+docs/data.md has a table of them.
 """
 
 import json
