@@ -14,6 +14,7 @@ In a step train.py calls
 Beside a Teacher that lags behind (--teacher_lag 1) the next `propose` comes before `observe`.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -391,9 +392,11 @@ def file_of(spec: str) -> Path | None:
     return None if spec in SAMPLERS else plugins.path_of(full_name(spec))
 
 
+@functools.cache  # the checksums of a run are those of its start: later edits must not count
 def find_sampler(spec: str) -> type[Sampler]:
     """Return the class that --sampler names: a key of SAMPLERS, the name of a file in samplers/, or
-    FILE.py:CLASS. Raises InputError if that is no sampler."""
+    FILE.py:CLASS. Raises InputError if that is no sampler. It is the same class, even if its file
+    is edited, until `sampler_class` reads the file again."""
     file = file_of(spec)
     if file and not file.exists():
         names = sorted([*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))])
@@ -409,8 +412,9 @@ def find_sampler(spec: str) -> type[Sampler]:
 
 
 def sampler_class(config: "Config") -> type[Sampler]:
-    """Return the class that --sampler names. Raises InputError also if it does not take
-    --sampler_args or --resample_rounds."""
+    """Return the class that --sampler names, for a new command: read from its file as it is now.
+    Raises InputError also if it does not take --sampler_args or --resample_rounds."""
+    find_sampler.cache_clear()
     cls = find_sampler(config.sampler)
     plugins.sampler_settings(cls, config.sampler_args)
     if config.resample_rounds and cls.has_own_rounds():

@@ -12,8 +12,10 @@ import resource
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,7 +50,7 @@ def serve(prepare: Callable, cpu_seconds: float, memory_bytes: int) -> None:
         limit = int(STATM.read_text().split()[0]) * resource.getpagesize() + memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    send("ready")
+    send(f"ready {code_crc32()}")
     for line in jobs:
         # CPU time, so that the load of the machine changes no verdict.
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
@@ -59,6 +61,18 @@ def serve(prepare: Callable, cpu_seconds: float, memory_bytes: int) -> None:
         finally:  # also after an exception: Python's exit takes CPU time too
             signal.setitimer(signal.ITIMER_PROF, 0)
         send(reply)
+
+
+def code_crc32() -> int:
+    """Return a checksum of the Python files that this process has imported, but for libraries."""
+    libraries = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
+    files = {getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]}
+    own = [file for file in files if file.endswith(".py") and not file.startswith(libraries)]
+    crc = 0
+    for path in map(Path, sorted(own)):
+        if path.is_file():  # torch's "_ops.py" is none
+            crc = zlib.crc32(path.read_bytes(), crc)
+    return crc
 
 
 def _end_with(parent: int) -> None:
@@ -74,7 +88,7 @@ class WorkerError(RuntimeError, OSError):
 
 
 class PrepareError(ValueError):
-    """The `prepare` of `serve` has failed in a worker."""
+    """The `prepare` of `serve` has failed in a worker, or its code is not that of the others."""
 
 
 class WorkerPool:
@@ -86,10 +100,11 @@ class WorkerPool:
         self.size = size
         self.wall_seconds = wall_seconds
         self.idle: list[subprocess.Popen] = []  # newest last
+        self.code = ""  # `code_crc32` of the first worker
 
     def start(self) -> None:
         """Start the workers that are missing, and wait until they are ready. Raises PrepareError if
-        prepare() fails in a worker, WorkerError if a worker cannot start."""
+        prepare() fails in a worker, or its code has changed, WorkerError if it cannot start."""
         missing = range(self.size - len(self.idle))
         with self._closing_on_error(), ThreadPoolExecutor(self.size) as threads:
             starts = [threads.submit(self._start_worker) for _ in missing]
@@ -100,6 +115,7 @@ class WorkerPool:
         """Kill the workers."""
         while self.idle:
             kill(self.idle.pop())
+        self.code = ""
 
     @contextlib.contextmanager
     def _closing_on_error(self):
@@ -145,17 +161,26 @@ class WorkerPool:
         return DEATHS.get(status, "timeout" if reply is None else "crash")
 
     def _start_worker(self) -> None:
-        """Start a worker in a new session, so that Ctrl-C does not reach it. Wait for "ready"."""
+        """Start a worker in a new session, so that Ctrl-C does not reach it. Wait for "ready". It
+        reads its code from files: edited ones would grade the rest of a run by other rules."""
         environment = os.environ | {"PYTHONHASHSEED": "0"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         worker = subprocess.Popen(self.command, env=environment, start_new_session=True, **pipes)
         line = read_line(worker, START_SECONDS)
-        if line != "ready":
+        state, _, code = (line or "").partition(" ")
+        if state != "ready":
             status = kill(worker)
             if line:
                 raise PrepareError(line)
             raise WorkerError(
                 f"a worker did not start: exit status {status}; it may have printed why"
+            )
+        self.code = self.code or code
+        if code != self.code:
+            kill(worker)
+            raise PrepareError(
+                "a worker was started again, and its code (verify.py, grading/ or --reward) has "
+                "changed since the others started: undo that, and run the same command again"
             )
         self.idle.append(worker)
 

@@ -33,6 +33,7 @@ from huggingface_hub import HfApi
 from tqdm import tqdm
 
 from plumbing.command_line import count
+from plumbing.data.problems import EXTRAS
 from plumbing.data.rows import parse_json, read_rows
 from plumbing.errors import InputError, first_lines, print_line
 from plumbing.files import write_atomic
@@ -115,9 +116,9 @@ def normalise(text: str) -> str:
 
 
 def overlap_key(line: str) -> str:
-    """Return what spellings of a row's problem share: letters, digits and signs."""
-    problem = json.loads(line)["problem"]
-    return "".join(re.findall(r"\w|[-+*/^=<>%]", normalise(problem)))
+    """Return what spellings of a row's problem share: letters, digits, decimal points and signs."""
+    problem = normalise(json.loads(line)["problem"]).replace("\N{MINUS SIGN}", "-")
+    return "".join(re.findall(r"\w|[-+*/^=<>%×÷·⋅±√≤≥≠]|(?<=\d)\.(?=\d)", problem))
 
 
 def suggestion(answers: list[str]) -> str:
@@ -161,15 +162,22 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
             continue
         problem = normalise(record["problem"])
         rank = hashlib.sha256(f"0\n{problem}".encode()).hexdigest()
-        usable.append((intern(rank), intern(record["expected_answer"]), intern(line)))
-    answers = sorted({answer for _, answer, _ in usable})
-    if not verifier.reward and (advice := suggestion([answer for _, answer, _ in usable])):
+        extras = "{}"  # a custom reward's other arguments, as in training
+        if verifier.reward:
+            given = {name: record[name] for name in EXTRAS if record.get(name) is not None}
+            extras = json.dumps(given, default=str)
+        answer = record["expected_answer"]
+        usable.append((intern(rank), intern(answer), intern(extras), intern(line)))
+    if not verifier.reward and (advice := suggestion([answer for _, answer, _, _ in usable])):
         print_line(advice)
     print_line("checking the reference answers")
-    valid = {*compress(answers, verifier.check_golds(answers))}
+    golds = sorted({(answer, extras) for _, answer, extras, _ in usable})
+    answers = [answer for answer, _ in golds]
+    extras_of_golds = [json.loads(extras) for _, extras in golds]
+    valid = {*compress(golds, verifier.check_golds(answers, extras_of_golds))}
     table = defaultdict(list)
-    for rank, answer, line in usable:
-        if answer not in valid:
+    for rank, answer, extras, line in usable:
+        if (answer, extras) not in valid:
             drop(manifest, "unverifiable_answer", line)
             continue
         if rank in table:

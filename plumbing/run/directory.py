@@ -57,8 +57,7 @@ class RunDir:
     @cached_property
     def facts(self) -> dict:
         """All that the run's numbers depend on, as config.json holds it; the checksums of data,
-        code and models on one rank of each machine. They are read once: the run goes on even if
-        the files are changed or removed."""
+        code and models on one rank of each machine. They are read once, before models load."""
         facts = asdict(self.config) | CANDIDATES
         facts |= {
             "world_size": self.layout.world,

@@ -112,6 +112,21 @@ pool.run([{{"code": {kill_and_sleep!r}}}])
     assert done.returncode == -signal.SIGKILL
 
 
+def test_a_worker_that_would_start_again_with_edited_code_is_an_error(tmp_path):
+    """Else some completions of a run would be graded by the old rules, and some by the new ones."""
+    file = tmp_path / "rules.py"
+    file.write_text("right = 1")
+    prepare = f"sys.path.append({str(tmp_path)!r}); import rules"
+    with running(1, prepare=prepare) as pool:
+        assert run(pool, "os._exit(9)", "pass") == ["crash", "done"]
+        file.write_text("right = 23")
+        assert run(pool, "pass") == ["done"]
+        with pytest.raises(PrepareError, match="has changed since the others started"):
+            run(pool, "os._exit(9)")
+        pool.start()  # another run begins
+        assert run(pool, "os._exit(9)", "pass") == ["crash", "done"]
+
+
 def test_a_pool_that_cannot_start_is_an_error():
     with pytest.raises(RuntimeError, match="a worker did not start: exit status 7"):
         running(1, prepare="sys.exit(7)").__enter__()

@@ -20,6 +20,7 @@ from sampler import (
     check_utilities,
     find_sampler,
     join,
+    sampler_class,
 )
 from scripts.study.runs import read_config
 from tests.helpers.checks import rejected
@@ -222,3 +223,16 @@ def test_a_file_is_run_again_after_it_has_changed(tmp_path):
         file.write_text(f"value = {value}")
         os.utime(file, (modified, modified))
         assert load(str(file), "--sampler", "value") == value
+
+
+def test_a_run_that_begins_keeps_to_the_sampler_whose_checksum_it_has_taken(tmp_path):
+    """A user edits the file for the next run while models load: only a new command reads it."""
+    file = tmp_path / "edited.py"
+    config = Config(sampler=f"{file}:Mine")
+    for modified in (1, 2):
+        file.write_text(f"from sampler import Uniform\n\nclass Mine(Uniform):\n    n = {modified}")
+        os.utime(file, (modified, modified))
+        if modified == 1:
+            assert sampler_class(config).n == 1
+    assert find_sampler(config.sampler).n == 1
+    assert sampler_class(config).n == find_sampler(config.sampler).n == 2

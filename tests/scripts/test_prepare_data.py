@@ -192,6 +192,42 @@ def test_where_most_answers_are_letters_another_reward_is_suggested_that_keeps_t
     assert (suggestion in capsys.readouterr().out) == (not flags)
 
 
+def test_a_custom_reward_gets_the_other_columns_that_it_gets_in_training(tmp_path):
+    """Many of verl's rewards choose the comparison by data_source."""
+    reward = tmp_path / "by_source.py"
+    reward.write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+        "    return int(data_source == 'mine' and extra_info['unit'] == 'km')\n"
+    )
+    rows = table(
+        OWN + " data_source extra_info",
+        ("a", "7", "mine", {"unit": "km"}),
+        ("b", "7", "mine", {"unit": "km"}),
+        ("c", "7", "mine", {"unit": "m"}),
+        ("d", "7", None, None),
+    )
+    file = write(tmp_path / "in.jsonl", rows)
+    manifest, train, val = run(file, tmp_path / "out", f"--val_size 1 --reward {reward}")
+    assert sorted(answers(train + val)) == ["a", "b"]
+    assert manifest["dropped_rows"] == {"unverifiable_answer": 2}
+
+
+SPELLINGS = {  # whether two problems are the same, but for punctuation
+    ("Is 12 × 4 > 3?", "is 12 × 4>3"): True,
+    ("5 \N{MINUS SIGN} 3", "5 - 3."): True,
+    ("Add 1,234 and 5.", "Add 1234 and 5"): True,
+    ("12 × 4", "12 ÷ 4"): False,
+    ("x ≤ 3", "x ≥ 3"): False,
+    ("What is 3.5 + 2?", "What is 35 + 2?"): False,
+}
+
+
+@pytest.mark.parametrize("pair", SPELLINGS)
+def test_signs_and_decimal_points_are_no_punctuation(pair):
+    one, other = (prepare_data.overlap_key(json.dumps({"problem": text})) for text in pair)
+    assert (one == other) == SPELLINGS[pair]
+
+
 REJECTED = {  # flags -> message
     "own bool.jsonl": "bool.jsonl, line 2: True, a bool, no text",
     "own half.jsonl": "half.jsonl, line 2: 'utf-8' codec can't encode",
