@@ -81,7 +81,8 @@ def attention_widths(model: PretrainedConfig) -> tuple[int, int]:
     with heads of d numbers."""
     heads = model.num_attention_heads
     head_dim = getattr(model, "head_dim", None) or model.hidden_size // heads
-    return head_dim * heads, head_dim * model.num_key_value_heads
+    kv_heads = getattr(model, "num_key_value_heads", heads)  # GPT-2's are not grouped
+    return head_dim * heads, head_dim * kv_heads
 
 
 # Bytes by part of the memory
@@ -90,8 +91,8 @@ def attention_widths(model: PretrainedConfig) -> tuple[int, int]:
 def activation_bytes(model: PretrainedConfig) -> int:
     """Bytes that autograd keeps of one token in one layer, in bf16 with SDPA or flash-attn.
 
-    D hidden, I the MLP's width, q and kv the widths of queries and keys, H heads. transformers'
-    eager code keeps:
+    D hidden, I the MLP's width, q and kv the widths of queries and keys, H and H_kv their heads.
+    transformers' eager code keeps:
 
         two norms    16 D + 8           input in float32, normalized, scaled; 1/rms in float32
         attention    4 (q + kv) + 4 H   queries, keys, values, output; a float32 normalizer per head
@@ -102,11 +103,12 @@ def activation_bytes(model: PretrainedConfig) -> int:
     D = model.hidden_size
     H = model.num_attention_heads
     q, kv = attention_widths(model)
+    H_kv = H * kv // q
     family_bytes = {
         "llama": 0,
         "qwen2": 0,
         # Norms of each head's queries and keys.
-        "qwen3": 6 * (q + kv) + 4 * (H + model.num_key_value_heads),
+        "qwen3": 6 * (q + kv) + 4 * (H + H_kv),
         # Norms of all queries and keys, scaled in float32, after attention and MLP.
         "olmo2": 4 * D + 8 * (q + kv) + 8,
         # Values are a view of the fused projection, and the output is copied for its matrix.

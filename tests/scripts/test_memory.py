@@ -7,6 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import train
 from scripts import memory
 from scripts.memory import GIB, activation_bytes, weight_count
+from tests.helpers.checks import rejected
 from tests.helpers.models import FAMILIES
 
 SIZES = {
@@ -36,6 +37,11 @@ def kept_bytes(layers: int, family: str) -> int:
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
     weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
     return sum(size for address, size in storages.items() if address not in weights)
+
+
+def test_a_model_type_without_a_formula_is_rejected():
+    with rejected("no memory formula for model type 'gpt2'"):
+        activation_bytes(AutoConfig.for_model("gpt2"))
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "llama"])
