@@ -155,9 +155,7 @@ class Student(Actor):
         optimizer = torch.optim.AdamW(
             policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True
         )
-        return cls(
-            config, layout, verifier, actor.encode, actor.generator, policy, optimizer, reference
-        )
+        return cls(**vars(actor), policy=policy, optimizer=optimizer, reference=reference)
 
     @property
     def trained_model(self) -> TrainedModel:

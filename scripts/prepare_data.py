@@ -33,7 +33,7 @@ from huggingface_hub import HfApi
 from tqdm import tqdm
 
 from plumbing.command_line import count
-from plumbing.data.problems import EXTRAS
+from plumbing.data.problems import extras_of
 from plumbing.data.rows import parse_json, read_rows
 from plumbing.errors import InputError, first_lines, print_line
 from plumbing.files import write_atomic
@@ -162,10 +162,8 @@ def load(source: Source, verifier: Verifier) -> tuple[dict[str, list[str]], dict
             continue
         problem = normalise(record["problem"])
         rank = hashlib.sha256(f"0\n{problem}".encode()).hexdigest()
-        extras = "{}"  # a custom reward's other arguments, as in training
-        if verifier.reward:
-            given = {name: record[name] for name in EXTRAS if record.get(name) is not None}
-            extras = json.dumps(given, default=str)
+        # A custom reward's other arguments, as in training.
+        extras = extras_of(record) if verifier.reward else "{}"
         answer = record["expected_answer"]
         usable.append((intern(rank), intern(answer), intern(extras), intern(line)))
     if not verifier.reward and (advice := suggestion([answer for _, answer, _, _ in usable])):

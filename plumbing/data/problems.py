@@ -14,6 +14,12 @@ REQUIRED = ["problem", "expected_answer"]
 EXTRAS = ["data_source", "extra_info"]  # for rewards with verl's signature
 
 
+def extras_of(row: dict) -> str:
+    """Return the other arguments of verl's reward functions that a row has, as JSON."""
+    extras = {name: row[name] for name in EXTRAS if row.get(name) is not None}
+    return json.dumps(extras, default=str)
+
+
 class Problems:
     """The rows of a data file: `problem` and `expected_answer`, both text, and a column of
     categories: of two columns, "task,level", the texts of a row are joined: "sums, 3".
@@ -44,12 +50,10 @@ class Problems:
         """Keep a row. Data sets repeat problems and sources: sys.intern keeps each text once."""
         question = self._text(row, "problem", place)
         gold = self._text(row, "expected_answer", place)
-        extras = {name: row[name] for name in EXTRAS if row.get(name) is not None}
-        text = json.dumps(extras, default=str)
         category = ", ".join(str(row[name]) for name in names)
         self._questions.append(sys.intern(question))
         self._golds.append(gold)
-        self._extras.append(sys.intern(text))
+        self._extras.append(sys.intern(extras_of(row)))
         self._categories.append(sys.intern(category))
 
     def _text(self, row: dict, name: str, place: str) -> str:
