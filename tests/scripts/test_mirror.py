@@ -4,6 +4,8 @@ import sys
 from contextlib import contextmanager
 from unittest.mock import MagicMock, Mock
 
+import pytest
+
 from plumbing.files import write_lines
 from scripts import mirror
 from tests.helpers.runs import make_run
@@ -50,12 +52,18 @@ def test_started_again_tensorboard_has_every_value_once(tmp_path, monkeypatch):
     assert values == [("loss", 1.0, 0), ("val_accuracy", 0.25, 0)]
 
 
-def test_a_step_waits_for_its_evaluation_because_wandb_replaces_none(tmp_path, monkeypatch):
-    """Step 2 is logged, then evaluated. The next look begins after the last step copied."""
+@pytest.fixture
+def wandb(monkeypatch):
+    """Replaces W&B's library."""
     wandb = Mock()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    return wandb
+
+
+def test_a_step_waits_for_its_evaluation_because_wandb_replaces_none(tmp_path, wandb):
+    """Step 2 is logged, then evaluated. The next look begins after the last step copied."""
     run = wandb.init.return_value
     run.starting_step = 0
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
     for evaluated in ({}, {"val_accuracy": 0.25}):
         rows = [row(0), row(1), {"step": 2} | evaluated]
         make_run(tmp_path / "run", rows, steps=4, eval_every=2)
@@ -65,12 +73,10 @@ def test_a_step_waits_for_its_evaluation_because_wandb_replaces_none(tmp_path, m
     assert accuracy == {0: 0.25, 1: None, 2: 0.25}
 
 
-def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, monkeypatch):
+def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, wandb):
     """Its server has the steps before 2."""
-    wandb = Mock()
     run = wandb.init.return_value
     run.starting_step = 2
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
     for seconds in (1.0, 2.0):
         rows = [row(step) | {"eval_s": seconds} for step in range(4)]
         make_run(tmp_path / "run", rows, steps=4)

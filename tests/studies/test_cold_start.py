@@ -65,19 +65,9 @@ def test_a_new_model_learns_rows_of_ones_own(tmp_path, capsys):
         {"problem": "Hi", "solution": ""},
     ]
     write_lines(tmp_path / "shown.jsonl", rows)
-    flags = [
-        "--prompt_footer",
-        "Solution:",
-        "--steps",
-        "30",
-        "--batch",
-        "2",
-        "--learning_rate",
-        "2e-3",
-    ]
-    cold_start.main(
-        ["new", "--rows", str(tmp_path / "shown.jsonl"), "--out", str(tmp_path), *flags]
-    )
+    flags = f"new --rows {tmp_path}/shown.jsonl --out {tmp_path} --prompt_footer Solution:"
+    flags += " --steps 30 --batch 2 --learning_rate 2e-3"
+    cold_start.main(flags.split())
     assert "of 2 solutions 1 have no" in capsys.readouterr().out
     solve = pipeline("text-generation", str(tmp_path))
     [answer] = solve("Reverse: kex\n\nSolution:", max_new_tokens=20, return_full_text=False)
