@@ -69,11 +69,10 @@ def weights(run) -> torch.Tensor:
     return parameters_to_vector(run.trainer.model.parameters())
 
 
-@pytest.mark.parametrize("sampler", ["bag_of_words", "uniform"])
-def test_a_resumed_run_is_bit_identical(tmp_path, halfway, sampler):
-    whole = recorded(config(tmp_path / "whole", halfway, sampler))
+def test_a_resumed_run_is_bit_identical(tmp_path, halfway):
+    whole = recorded(config(tmp_path / "whole", halfway, "bag_of_words"))
     whole.trainer.train()
-    resumed = recorded(config(tmp_path / "resumed", halfway, sampler))
+    resumed = recorded(config(tmp_path / "resumed", halfway, "bag_of_words"))
     resumed.trainer.train(resume_from_checkpoint=tmp_path / "whole" / "checkpoint-2")
     assert resumed.proposed == whole.proposed[2:]
     assert resumed.observed == whole.observed[2:]
