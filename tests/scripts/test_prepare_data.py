@@ -92,7 +92,7 @@ ROWS = {  # source, rows in, rows out, dropped
 @pytest.mark.parametrize("case", ROWS)
 def test_every_row_is_kept_or_counted(case, tmp_path, verifier):
     name, rows, expected, dropped = ROWS[case]
-    file = write(tmp_path / "in.parquet", rows)
+    file = write(tmp_path / "in.jsonl", rows)
     usable, facts = prepare_data.load(replace(SOURCES[name], hub_id=str(file)), verifier)
     assert [json.loads(lines[0]) for lines in usable.values()] == expected
     assert facts["dropped_rows"] == dropped
