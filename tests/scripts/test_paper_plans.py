@@ -250,7 +250,7 @@ def test_a_stopped_launch_is_no_failure_and_a_failed_one_is(tmp_path, monkeypatc
     assert Runner(launch=["false"]).run([job]) == 1
     ready, signals = tmp_path / "ready", tmp_path / "signals"
     script = f"trap 'echo TERM >> {signals}' TERM; touch {ready}; "
-    script += "for i in $(seq 30); do sleep 0.1; done; exit 1"
+    script += "for i in $(seq 10); do sleep 0.1; done; exit 1"
     stopped = Runner(launch=["bash", "-c", script])
 
     def stop():
