@@ -3,9 +3,7 @@
 import random
 import subprocess
 import sys
-import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
@@ -136,33 +134,40 @@ def test_hostile_answers_are_wrong_before_they_take_long(answer):
     assert time.process_time() - start < 1.5
 
 
-def reward_file(folder: Path, body: str) -> str:
-    """Write a custom reward of these lines, which returns 1 if they return nothing."""
-    path = folder / "custom.py"
-    head = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
-    path.write_text(head + textwrap.indent(f"{body}\nreturn 1\n", "    "))
-    return str(path)
+CUSTOM = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    arguments = dict(locals())
+    exec(ground_truth, arguments)
+    return arguments["score"]
+"""
 
 
-def test_a_custom_reward_gets_what_verl_passes_and_needs_no_box(tmp_path):
-    reward = reward_file(
-        tmp_path,
-        "right = (solution_str, data_source, extra_info) == (ground_truth, 'a', {'unit': 'km'})\n"
-        "return {'score': float(right), 'other': 0.5} if extra_info else data_source == ''",
-    )
+@pytest.fixture(scope="module")
+def reward(tmp_path_factory) -> str:
+    """A custom reward: the `score` that the code in a reference answer computes."""
+    path = tmp_path_factory.mktemp("reward") / "custom.py"
+    path.write_text(CUSTOM)
+    return f"{path}:compute_score"
+
+
+@pytest.fixture(scope="module")
+def custom(reward):
+    with Verifier(workers=1, reward=reward) as running:
+        yield running
+
+
+def test_a_custom_reward_gets_what_verl_passes_and_needs_no_box(custom):
+    gold = "score = (solution_str, data_source, extra_info) == ('5', 'a', {'unit': 'km'})"
     extras = [{"data_source": "a", "extra_info": {"unit": unit}} for unit in ("km", "km", "m")]
-    with Verifier(reward=f"{reward}:compute_score") as verifier:
-        assert verifier.grade(["5"], ["5"]) == [CORRECT]
-        verdicts = verifier.grade(["5", "6", "5"], ["5"] * 3, extras)
+    verdicts = custom.grade(["5", "6", "5"], [gold] * 3, extras)
     assert verdicts == [CORRECT, WRONG_ANSWER, WRONG_ANSWER]
+    assert custom.grade(["5"], ["score = (data_source, extra_info) == ('', None)"]) == [CORRECT]
 
 
-def test_a_custom_reward_may_exceed_its_limits(tmp_path):
-    reward = reward_file(
-        tmp_path, "while ground_truth == 'loop': pass\nif ground_truth == 'large': bytearray(2**28)"
-    )
+def test_a_custom_reward_may_exceed_its_limits(reward):
+    golds = ["while True: pass", "bytearray(2**28)", "score = 1"]
     with Verifier(workers=1, reward=reward, cpu_seconds=0.3, memory_bytes=2**27) as verifier:
-        verdicts = verifier.grade(["1"] * 3, ["loop", "large", "other"])
+        verdicts = verifier.grade([""] * 3, golds)
     assert [verdict.status for verdict in verdicts] == ["timeout", "memory", "correct"]
 
 
@@ -173,47 +178,41 @@ def test_the_workers_get_the_limits():
     assert pool.command[-3:] == ["0.3", "99", ""]  # no custom reward
 
 
-SCORES = {  # what a custom reward returns -> the verdict
-    "0.25": Verdict(0.25, "partial"),
-    "{'score': 0.9}": Verdict(0.9, "partial"),
-    "0.1 + 0.2": Verdict(0.3, "partial"),  # 0.30000000000000004
-    "0.7 + 0.2 + 0.1": CORRECT,  # 0.9999999999999999
-    "__import__('numpy').float32(0.25)": Verdict(0.25, "partial"),
-    "1e-9": WRONG_ANSWER,
+SCORES = {  # the code of a custom reward -> the verdict
+    "score = 0.25": Verdict(0.25, "partial"),
+    "score = {'score': 0.9, 'other': 0.5}": Verdict(0.9, "partial"),
+    "score = 0.1 + 0.2": Verdict(0.3, "partial"),  # 0.30000000000000004
+    "score = 0.7 + 0.2 + 0.1": CORRECT,  # 0.9999999999999999
+    "import numpy; score = numpy.float32(0.25)": Verdict(0.25, "partial"),
+    "score = 1e-9": WRONG_ANSWER,
 }
 
 
-def test_a_custom_reward_between_0_and_1_is_partial_and_has_six_decimals(tmp_path):
-    """A problem whose reference answer earns more than 0 can be rewarded."""
-    reward = reward_file(tmp_path, "return eval(solution_str, {}) if ground_truth else 0.5")
-    with Verifier(1, reward=reward) as verifier:
-        assert verifier.grade([*SCORES], ["7"] * len(SCORES)) == [*SCORES.values()]
-        assert verifier.check_golds([""]) == [True]
+def test_a_custom_reward_between_0_and_1_is_partial_and_has_six_decimals(custom):
+    assert custom.grade([""] * len(SCORES), [*SCORES]) == [*SCORES.values()]
 
 
 FAILURES = {
-    "return 1.5": r"returned 1.5, and must return a number in \[0, 1\]",
-    "return -0.1": r"returned -0.1, and must return a number in \[0, 1\]",
-    "return float('nan')": r"returned nan, and must return a number in \[0, 1\]",
-    "return '1'": r"returned '1', and must return a number in \[0, 1\]",
-    "return {'reward': 1}": r"returned {'reward': 1}, and must return a number in \[0, 1\]",
+    "score = 1.5": r"returned 1.5, and must return a number in \[0, 1\]",
+    "score = -0.1": r"returned -0.1, and must return a number in \[0, 1\]",
+    "score = float('nan')": r"returned nan, and must return a number in \[0, 1\]",
+    "score = '1'": r"returned '1', and must return a number in \[0, 1\]",
+    "score = {'reward': 1}": r"returned {'reward': 1}, and must return a number in \[0, 1\]",
     r"raise ValueError('two\nlines')": "raised ValueError: two lines",
     "raise SystemExit(3)": "raised SystemExit: 3",
 }
 
 
-@pytest.mark.parametrize(("body", "problem"), FAILURES.items())
-def test_a_custom_reward_that_fails_is_an_error_of_one_line(tmp_path, body, problem):
-    reward = reward_file(tmp_path, body)
-    message = rf"\A--reward {reward}: it {problem}.*\Z"
-    with Verifier(1, reward=reward) as verifier, pytest.raises(InputError, match=message):
-        verifier.grade(["1"], ["1"])
+@pytest.mark.parametrize(("code", "problem"), FAILURES.items())
+def test_a_custom_reward_that_fails_is_an_error_of_one_line(code, problem, reward, custom):
+    with pytest.raises(InputError, match=rf"\A--reward {reward}: it {problem}.*\Z"):
+        custom.grade([""], [code])
 
 
-def test_a_custom_reward_that_gives_0_to_each_of_16_golds_is_an_error(tmp_path):
-    reward = reward_file(tmp_path, "if ground_truth == 'bad': return 0")
-    with Verifier(workers=1, reward=reward) as verifier:
-        assert verifier.check_golds(["bad"] * 15, dataset="train") == [False] * 15
-        assert verifier.check_golds(["good", *["bad"] * 64], dataset="val")[0]
-        with pytest.raises(InputError, match=r"boxed{bad} earns 0"):
-            verifier.check_golds(["bad"], dataset="train")
+def test_a_custom_reward_that_gives_0_to_each_of_16_golds_is_an_error(custom):
+    """A problem whose reference answer earns more than 0 can be rewarded."""
+    bad, good = "score = 0", "score = 0.5"
+    assert custom.check_golds([bad] * 15, dataset="train") == [False] * 15
+    assert custom.check_golds([good, *[bad] * 64], dataset="val")[0]
+    with pytest.raises(InputError, match=r"boxed{score = 0} earns 0"):
+        custom.check_golds([bad], dataset="train")
