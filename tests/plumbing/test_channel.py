@@ -122,8 +122,8 @@ def test_a_signal_is_kept_that_arrives_while_teacher_ranks_ask_each_other_for_si
 
 
 def channel_run(lag) -> dict:
-    """Take four steps on a student and two teacher ranks; return what all of them saw. An
-    evaluation of 10 seconds, in two parts, precedes them, and a rank waits for 9. After step 2
+    """Take four steps on a student and two teacher ranks; return what all of them saw. With lag 1
+    an evaluation of 10 seconds, in two parts, precedes them, and a rank waits for 9. After step 2
     there is a checkpoint, at which the second teacher rank, which does not send, gets a signal."""
     layout = train.build_layout(parse("--teacher_ranks", 2))
     layout.connect(timeout_minutes=0.15)
@@ -139,8 +139,8 @@ def channel_run(lag) -> dict:
         seen["finished"] = server.run(channel, save)
         seen["calls"] = server.sampler.calls
     else:
-        for part in range(2):  # longer than a teacher waits for a message
-            time.sleep(5)
+        for part in range(2):  # together longer than a teacher waits for a message
+            time.sleep(5 * lag)
             channel.send("evaluating", part)
         client = train.TeacherClient(
             context_of("--prompts_per_step", 2), channel.receive, partial(channel.send, "groups")
