@@ -1,4 +1,7 @@
-"""plumbing/batches.py: rows as tensors, shared out over ranks and micro-batches, by hand."""
+"""plumbing/batches.py: rows as tensors, shared out over ranks and micro-batches, by hand.
+
+test_invariance.py shows that ranks and micro-batches do not change the gradient.
+"""
 
 import pytest
 
@@ -66,30 +69,15 @@ def test_flash_attention_is_told_where_packed_rows_end(packed):
     assert packed.attention["max_length_q"] == packed.attention["max_length_k"] == 5
 
 
-def batches_of_rank(rank, rows, max_tokens=100):
-    """Make the micro-batches of one of two student ranks."""
+def test_a_rank_without_rows_gets_an_idle_batch_that_has_no_weight():
     layout = one_rank()
     layout.n_students = 2
-    layout.rank = rank
-    return micro_batches(rows, layout, max_tokens, pad_id=PAD, packed=False)
-
-
-def test_micro_batches_of_the_ranks_hold_each_row_once_and_the_last_is_marked():
-    """Rows of 5, 4 and 2 tokens: half of them are on each rank, in order."""
-    of_rank_0 = batches_of_rank(0, [FIRST, SECOND, THIRD], max_tokens=5)
-    of_rank_1 = batches_of_rank(1, [FIRST, SECOND, THIRD], max_tokens=5)
-    assert [batch.ids_1_T.tolist() for batch in of_rank_0] == [[[5, 6, 7, 9, EOS]]]
-    assert [batch.ids_1_T.tolist() for batch in of_rank_1] == [[[8, 10, 13, EOS]], [[11, 12]]]
-    assert [batch.last for batch in of_rank_1] == [False, True]
-
-
-def test_a_rank_without_rows_gets_an_idle_batch_that_has_no_weight():
-    batches = [*batches_of_rank(0, [FIRST]), *batches_of_rank(1, [FIRST])]
-    [idle] = [batch for batch in batches if batch.idle]
-    assert idle.last
-    assert idle.ids_1_T.tolist() == [[PAD, PAD]]
-    assert idle.weight_N.tolist() == [0]
-    assert idle.advantage_N.tolist() == [0]
+    [batch] = micro_batches([FIRST], layout, max_tokens=100, pad_id=PAD, packed=False)
+    assert batch.idle
+    assert batch.last
+    assert batch.ids_1_T.tolist() == [[PAD, PAD]]
+    assert batch.weight_N.tolist() == [0]
+    assert batch.advantage_N.tolist() == [0]
 
 
 def row(prompt, tokens):
