@@ -87,7 +87,6 @@ def test_ctrl_c_during_an_evaluation(whole, halfway, tmp_path):
 
 ENDS = {  # machines, ranks, ranks that are killed in the first update
     "the teacher": (1, 3, [2]),
-    "a student": (1, 3, [1]),
     "a student on another machine": (2, 4, [2]),
     "another machine": (2, 4, [2, 3]),  # no rank is left to set a key
     "the teacher, alone on another machine": (2, 2, [1]),

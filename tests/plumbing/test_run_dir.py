@@ -92,6 +92,7 @@ REJECTED = {  # the damage, the error, and flags if any
     "a config cut short": (write(CONFIG, "{"), "config.json is damaged ("),
     "a torn line": (write(METRICS, "{\n{}\n"), f"{METRICS}, line 1: "),
     "another model": (settings(model_files={"a": 1}), OTHER + "model_files was {'a': 1}, is {"),
+    "other data": (settings(train_data_crc32=1), OTHER + "train_data_crc32 was 1, is "),
     "the rule of candidates until 56f0dc2": (
         settings(candidates_return=None),
         OTHER + "candidates_return was None, is 'in the next pass'",
