@@ -24,7 +24,7 @@ from plumbing.files import read_lines
 from sampler import FOLDER, SAMPLERS, find_sampler
 from scripts import line_anchors
 from tests.helpers.models import ROOT
-from tests.helpers.ranks import run
+from tests.helpers.ranks import run, torchrun
 from tests.stress import mutation
 
 FILES = *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")
@@ -224,11 +224,17 @@ def test_every_command_of_the_tutorial_works(tmp_path):
 
 @pytest.mark.slow
 def test_the_code_of_the_lesson_runs(tmp_path):
-    """With two steps where it has 50, as one script that shows nothing."""
+    """With two steps where it has 50, in a fork of this process, and showing nothing."""
     cells = json.loads((ROOT / "docs/lesson.ipynb").read_text("utf-8"))["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    script = "\n".join(["def display(*_, **__): ...", *code]).replace(", 50)", ", 2)")
     for name in ("grpo.py", "demo"):
         (tmp_path / name).symlink_to(ROOT / name)
-    env = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
+
+    def run_cells():
+        os.chdir(tmp_path)
+        os.environ["MPLBACKEND"] = "agg"
+        exec("\n".join(code).replace(", 50)", ", 2)"), {"display": lambda *_, **__: None})
+        return 0
+
+    ended = torchrun(1, tmp_path, run_cells)
+    assert ended.statuses == [0], ended
