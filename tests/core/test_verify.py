@@ -1,8 +1,6 @@
 """verify.py: which answers earn 1, which golds can be verified, custom rewards."""
 
 import random
-import subprocess
-import sys
 import time
 
 import pytest
@@ -17,11 +15,6 @@ from verify import Verdict, Verifier, extract_boxed
 ANSWERS = read_lines(ROOT / "tests/grading/answers.jsonl")
 BOXES = read_lines(ROOT / "tests/grading/boxes.jsonl")
 CORRECT, WRONG_ANSWER = Verdict(1.0, "correct"), Verdict(0.0, "wrong")
-
-
-def test_the_workers_do_not_import_torch():
-    program = "import sys, verify; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def box(answer: str) -> str:
@@ -162,6 +155,11 @@ def test_a_custom_reward_gets_what_verl_passes_and_needs_no_box(custom):
     verdicts = custom.grade(["5", "6", "5"], [gold] * 3, extras)
     assert verdicts == [CORRECT, WRONG_ANSWER, WRONG_ANSWER]
     assert custom.grade(["5"], ["score = (data_source, extra_info) == ('', None)"]) == [CORRECT]
+
+
+def test_the_workers_do_not_import_torch(custom):
+    gold = "import sys; score = 'torch' not in sys.modules"
+    assert custom.grade([""], [gold]) == [CORRECT]
 
 
 def test_a_custom_reward_may_exceed_its_limits(reward):
