@@ -123,10 +123,10 @@ def conclude(low: float, cost: float, where: str) -> str:
     of their completions over uniform's. where: the models, if others have no range of theirs."""
     if low <= 1:
         return "There may be nothing to gain from {}: begin with uniform."
-    sentence = f"{{}} needed at most 1/{low} of uniform's completions{where}"
+    sentence = f"At least {low} times as fast as uniform, in completions{where}"
     if low <= cost:
-        sentence += f", but each takes {cost:.1f} times the seconds here, which may cost the gain"
-    return f"{sentence}."
+        sentence += f", but one takes {cost:.1f} times the seconds here, which may cost the gain"
+    return f"{sentence}: {{}}."
 
 
 def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
@@ -157,7 +157,7 @@ def advice(groups: pd.DataFrame, arms: list[Config], cost: float = 1.0) -> str:
         verdict = ": they disagree" if lows.min() <= 1 < lows.max() else ""
         lines.append(f"- {name}: {', '.join(ranges)}{verdict}.")
         is_everywhere = len(lows) == near.model.nunique()
-        where = "" if is_everywhere else f" on {' and '.join(lows.index)} alone"
+        where = "" if is_everywhere else f", on {' and '.join(lows.index)} alone"
         samplers_of.setdefault(conclude(lows.min(), costs[sampler], where), []).append(name)
     if unknown := [f"`{sampler}`" for sampler in costs if sampler not in {*near.sampler}]:
         samplers_of["Not measured there: {}."] = unknown
