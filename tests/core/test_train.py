@@ -9,8 +9,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torch.distributed.launcher.api import elastic_launch
-from torch.distributed.run import config_from_args, parse_args
 from transformers import AutoModel, AutoModelForCausalLM
 
 import train
@@ -335,14 +333,17 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(actor):
 # Whole runs
 
 
+def output_of(*words) -> str:
+    """Run a Python command with one thread, as forked ranks have; return what it printed."""
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.check_output([sys.executable, *words], text=True, env=one_thread)
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, halfway):
-    """A run in one process, with the teacher in it. Other runs are forked from pytest's process: to
-    start train.py takes ten seconds of CPU time."""
+    """A run in one process, with the teacher in it."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    line = [sys.executable, ROOT / "train.py", *ranks.command(folder, data=halfway)]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as forked ranks have
-    output = subprocess.check_output(line, text=True, env=one_thread)
+    output = output_of(ROOT / "train.py", *ranks.command(folder, data=halfway))
     assert "validation accuracy:" in output
     return folder
 
@@ -382,20 +383,13 @@ class Killed(Goldilocks):
 @pytest.mark.slow
 def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_path):
     """A student and a teacher rank end as the teacher in one process does, number by number."""
+
     (tmp_path / "killed.py").write_text(KILLED)
     flags = ("--teacher_ranks", 1, "--sampler", f"{tmp_path}/killed.py:Killed")
     argv = ranks.command(tmp_path / "run", *flags, data=halfway)
-    torchrun = ["--nproc_per_node=2", "--max-restarts=1", f"--master_port={ranks.free_port()}"]
-
-    def launch() -> int:  # torchrun, but with forked ranks, which need not import all anew
-        config, *_ = config_from_args(parse_args([*torchrun, "train.py"]))
-        config.start_method = "fork"
-        elastic_launch(config, train.main)(argv)
-        return 0
-
-    ended = ranks.torchrun(1, tmp_path, launch)
-    assert ended.statuses == [0], ended
-    assert "from step 2:" in ended.out
+    torchrun = ["torch.distributed.run", "--nproc_per_node=2", "--max-restarts=1"]
+    torchrun.append(f"--master_port={ranks.free_port()}")
+    assert "from step 2:" in output_of("-m", *torchrun, ROOT / "train.py", *argv)
     ranks.assert_same_run(alone, tmp_path / "run")
 
 
