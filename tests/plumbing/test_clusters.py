@@ -20,6 +20,11 @@ FILES = {  # the change to the second machine's files; the status, the error
         2,
         "No such file or directory: 'train.jsonl'",
     ),
+    "other data": (
+        lambda d: shutil.copy(d / "val.jsonl", d / "train.jsonl"),
+        4,
+        "data_crc32: ranks 0 and 1 differ: ",
+    ),
     "another teacher": (
         lambda d: save_tiny_model(d / "teacher", "qwen3", initializer_range=0.2),
         4,

@@ -25,3 +25,9 @@ def test_frontier_finds_the_families_that_open_late_and_spends_more_than_uniform
     assert min(late) > 0.15
     assert min(p[2:]) > 0.7
     assert flat > 0.25
+
+
+def test_noisy_and_stays_with_the_family_that_is_not_learned():
+    shares, p = summarize("noisy_and", range(5), **ARMS["noisy_and"])
+    assert shares[1:, FAMILIES.index("flat")].min() > 0.5
+    assert max(p[2:]) < 0.3
